@@ -1,0 +1,60 @@
+"""Stochastic ADMM with momentum, and its rivals, on one loop."""
+
+from smadmm import losses, operators, proxes, schedules, tuning
+from smadmm.certificate import Certificate, certificate
+from smadmm.estimators import ASVRG, SAGA, SGD, SVRG, Estimate, Estimator, Spider, Storm
+from smadmm.history import History
+from smadmm.problem import FiniteSum, Loss, Penalty, Problem, Prox
+from smadmm.run import Diverged, Result, Stop, run
+from smadmm.sampling import Ordered, Rng, iid, reshuffled
+from smadmm.schedules import Power, theorem_constant, theorem_dynamic
+from smadmm.solver import ADMM, Average, State
+from smadmm.tuning import auto, check_assumptions
+from smadmm.xsteps import Conjugate, Diagonal, Exact, Preconditioned, linearised
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ADMM",
+    "ASVRG",
+    "SAGA",
+    "SGD",
+    "SVRG",
+    "Average",
+    "Certificate",
+    "Conjugate",
+    "Diagonal",
+    "Diverged",
+    "Estimate",
+    "Estimator",
+    "Exact",
+    "FiniteSum",
+    "History",
+    "Loss",
+    "Ordered",
+    "Penalty",
+    "Power",
+    "Preconditioned",
+    "Problem",
+    "Prox",
+    "Result",
+    "Rng",
+    "Spider",
+    "State",
+    "Stop",
+    "Storm",
+    "auto",
+    "certificate",
+    "check_assumptions",
+    "iid",
+    "linearised",
+    "losses",
+    "operators",
+    "proxes",
+    "reshuffled",
+    "run",
+    "schedules",
+    "theorem_constant",
+    "theorem_dynamic",
+    "tuning",
+]

@@ -1,0 +1,204 @@
+"""Checkpoints: a run's state in one file, written whole or not at all, and refused when anything is off.
+
+    file = magic (8 bytes) | format version (4) | length of the payload (8) | SHA-256 of the payload (32) | payload
+    payload = an NPZ archive without objects: every tensor of the state, and one JSON text with the rest
+
+A file is made under a temporary name, flushed to disk and then renamed. Reading never unpickles. The settings of
+problem and solver are stored as readable text, so that a run is only resumed with the settings it began with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import struct
+import tempfile
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from smadmm.estimators import Estimate
+from smadmm.solver import Mean, State
+
+MAGIC = b"SMADMM\r\n"
+VERSION = 1
+HEADER = struct.Struct("<8sIQ32s")
+HASHED_ENTRIES = 1 << 20  # larger tensors are fingerprinted by this many evenly spaced entries
+
+Settings = dict[str, str]
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that must not be used, and why."""
+
+
+def atomic_write(path: Path, data: bytes) -> None:
+    """Write data to path: afterwards path holds all of it, or what it held before."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+# --- settings as text -------------------------------------------------------------------------------------------------
+
+
+def _tensor_text(x: Tensor) -> str:
+    flat = x.detach().reshape(-1) if x.layout == torch.strided else x.values().reshape(-1)
+    stride = max(1, flat.numel() // HASHED_ENTRIES)
+    entries = np.ascontiguousarray(flat[::stride].cpu().resolve_conj().numpy())
+    return f"tensor {tuple(x.shape)} {x.dtype} {hashlib.sha256(entries.tobytes()).hexdigest()[:16]}"
+
+
+def _code_text(function: types.FunctionType) -> str:
+    constants = [c.co_code.hex() if isinstance(c, types.CodeType) else repr(c) for c in function.__code__.co_consts]
+    digest = hashlib.sha256(function.__code__.co_code + "".join(constants).encode()).hexdigest()[:16]
+    return f"function {function.__module__}.{function.__qualname__} {digest}"
+
+
+def _entries(name: str, value: Any, seen: frozenset[int]) -> Iterator[tuple[str, str]]:
+    if id(value) in seen or isinstance(value, torch.device):
+        return  # where a run computes is not what it computes
+    seen = seen | {id(value)}
+    if value is None or isinstance(value, (bool, int, float, str, torch.dtype)):
+        yield name, repr(value)
+    elif isinstance(value, Tensor):
+        yield name, _tensor_text(value)
+    elif isinstance(value, np.ndarray):
+        yield name, _tensor_text(torch.from_numpy(np.ascontiguousarray(value)))
+    elif isinstance(value, types.FunctionType):
+        yield name, _code_text(value)
+        for index, cell in enumerate(value.__closure__ or ()):
+            yield from _entries(f"{name}.closure[{index}]", cell.cell_contents, seen)
+    elif isinstance(value, (list, tuple)):
+        yield name, f"{len(value)} entries"
+        for index, item in enumerate(value):
+            yield from _entries(f"{name}[{index}]", item, seen)
+    elif isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            yield from _entries(f"{name}.{key}", value[key], seen)
+    elif isinstance(value, torch.nn.Module):
+        yield name, type(value).__qualname__
+        yield from _entries(name, dict(value.state_dict()), seen)
+    else:
+        yield name, f"{type(value).__module__}.{type(value).__qualname__}"
+        public = {key: item for key, item in getattr(value, "__dict__", {}).items() if not key.startswith("_")}
+        yield from _entries(name, public, seen)
+
+
+def describe(solver: Any) -> Settings:
+    """Problem and solver settings as text, one entry for each number, tensor and function."""
+    return dict(_entries("solver", solver, frozenset()))
+
+
+def refuse_difference(stored: Settings, current: Settings) -> None:
+    """Raise with the first setting that differs."""
+    for name in sorted(stored.keys() | current.keys()):
+        if stored.get(name) != current.get(name):
+            was, now = stored.get(name, "absent"), current.get(name, "absent")
+            raise CheckpointError(
+                f"the checkpoint is from other settings: {name} was {was}, now it is {now}; "
+                "resume with the same settings or start anew with another checkpoint file"
+            )
+
+
+# --- states as tensors and JSON ---------------------------------------------------------------------------------------
+
+
+def _pack(value: Any, name: str, arrays: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        key = next((known for known, tensor in arrays.items() if tensor is value), name)
+        arrays[key] = value
+        return {"tensor": key}
+    if isinstance(value, tuple):
+        return [_pack(item, f"{name}.{index}", arrays) for index, item in enumerate(value)]
+    if dataclasses.is_dataclass(value):
+        fields = {f.name: _pack(getattr(value, f.name), f"{name}.{f.name}", arrays) for f in dataclasses.fields(value)}
+        return {"type": f"{type(value).__module__}.{type(value).__qualname__}", "fields": fields}
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if value is None or isinstance(value, int):
+        return value
+    raise CheckpointError(f"{name} is a {type(value).__name__}; a state holds tensors, numbers and dataclasses of them")
+
+
+def _known_types() -> dict[str, type]:
+    """State, Mean and every class of estimates there is, a user's own included."""
+    found: list[type] = [State, Mean]
+    waiting: list[type] = [Estimate]
+    while waiting:
+        kind = waiting.pop()
+        found.append(kind)
+        waiting.extend(kind.__subclasses__())
+    return {f"{kind.__module__}.{kind.__qualname__}": kind for kind in found}
+
+
+def _unpack(value: Any, tensors: dict[str, Tensor], kinds: dict[str, type]) -> Any:
+    if isinstance(value, list):
+        return tuple(_unpack(item, tensors, kinds) for item in value)
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        return tensors[value["tensor"]]
+    if "float" in value:
+        return float.fromhex(value["float"])
+    if value["type"] not in kinds:
+        raise CheckpointError(f"the checkpoint holds a {value['type']}, which is not defined; import its module first")
+    fields = {name: _unpack(item, tensors, kinds) for name, item in value["fields"].items()}
+    return kinds[value["type"]](**fields)
+
+
+def save(path: str | os.PathLike[str], state: State, settings: Settings, extra: Any = None) -> None:
+    """Write a checkpoint; `extra` is anything JSON can hold."""
+    tensors: dict[str, Tensor] = {}
+    tree = _pack(state, "state", tensors)
+    text = json.dumps({"state": tree, "settings": settings, "extra": extra})
+    arrays = {name: x.detach().cpu().resolve_conj().resolve_neg().numpy() for name, x in tensors.items()}
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, text=np.frombuffer(text.encode(), np.uint8), **arrays)
+    payload = buffer.getvalue()
+    atomic_write(Path(path), HEADER.pack(MAGIC, VERSION, len(payload), hashlib.sha256(payload).digest()) + payload)
+
+
+def load(
+    path: str | os.PathLike[str], settings: Settings | None = None, device: torch.device | str = "cpu"
+) -> tuple[State, Any]:
+    """Read a checkpoint back: the state and the extra. With `settings` it must come from the same ones."""
+    data = Path(path).read_bytes()
+    if len(data) < HEADER.size or data[: len(MAGIC)] != MAGIC:
+        raise CheckpointError(f"{path} is not a checkpoint of smadmm, or its beginning is damaged")
+    _, version, length, digest = HEADER.unpack_from(data)
+    if version != VERSION:
+        raise CheckpointError(
+            f"{path} has format {version}, this release reads {VERSION}; use the release that wrote it"
+        )
+    payload = data[HEADER.size :]
+    if len(payload) != length:
+        raise CheckpointError(f"{path} is cut short or padded: {len(payload)} bytes instead of {length}")
+    if hashlib.sha256(payload).digest() != digest:
+        raise CheckpointError(f"{path} is damaged: its checksum does not match; use an older checkpoint")
+    with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
+        content = json.loads(archive["text"].tobytes())
+        tensors = {name: torch.from_numpy(archive[name]).to(device) for name in archive.files if name != "text"}
+    if settings is not None:
+        refuse_difference(content["settings"], settings)
+    return _unpack(content["state"], tensors, _known_types()), content["extra"]

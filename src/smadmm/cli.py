@@ -1,0 +1,63 @@
+"""The command line. Errors are one sentence and exit code 2; `--debug` shows the traceback."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+try:
+    import typer
+except ImportError:  # pragma: no cover
+    sys.exit("the command line needs typer; install it with: pip install 'smadmm[cli]'")
+
+import smadmm
+
+app = typer.Typer(no_args_is_help=True, add_completion=True, help=smadmm.__doc__, pretty_exceptions_enable=False)
+reproduce = typer.Typer(no_args_is_help=True, help="Run an experiment of the paper; results go to --out.")
+app.add_typer(reproduce, name="reproduce")
+
+Out = Annotated[str, typer.Option("--out", help="Folder for results.json, tables and figures.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A smaller version, for a first look.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of all random numbers.", min=0)]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"smadmm {smadmm.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Stochastic ADMM with momentum, and its rivals, on one loop."""
+
+
+@reproduce.command()
+def complexity(out: Out, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False) -> None:
+    """Table 1: how the stationarity measure falls with the number of sample gradients."""
+    from smadmm.experiments import complexity as experiment
+
+    rows = experiment.reproduce(out, quick, seed, progress=not quiet)
+    typer.echo(experiment.table(rows))
+    typer.echo(f"results.json, table.md and complexity.png are in {out}")
+
+
+def main() -> None:
+    """Entry point: one sentence for an error of the user or the machine, a traceback for one of ours."""
+    try:
+        app()
+    except (ValueError, OSError, ImportError) as error:
+        if "--debug" in sys.argv:
+            raise
+        typer.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

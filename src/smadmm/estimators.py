@@ -1,0 +1,214 @@
+"""Gradient estimators: how v, the estimate of grad F at the current point, is made from samples.
+
+With g_S(x) the mean gradient over a batch S of b samples, N samples in all:
+
+    SGD      v = g_S(x)                                                                    b an iteration
+    SVRG     v = g_S(x) - g_S(anchor) + grad F(anchor), a new anchor every q               2b + N/q
+    SAGA     v = g_S(x) - mean of table over S + mean of table; table_S := grad f_S(x)     b, and N once
+    Spider   v = v + g_S(x) - g_S(x_old), restarted every q (SARAH)                        2b + N/q, or 2b + restart/q
+    ASVRG    SVRG at theta x + (1 - theta) anchor                                          2b + N/q
+    Storm    v = g_S(x) + (1 - a)(v - g_S(x_old)): the paper's, SMADMM                     2b; b where a = 1
+
+Each is a pair of pure functions: `init` makes the first estimate, `update` the next one. To add one, write these two
+and put the class into the list of tests/test_estimators.py.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from smadmm.problem import FiniteSum, Loss
+from smadmm.sampling import Rng
+from smadmm.schedules import Schedule, ScheduleLike, as_schedule
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """v estimates grad F(at); sfo sample gradients were computed so far."""
+
+    v: Tensor
+    at: Tensor
+    sfo: int
+
+
+@dataclass(frozen=True)
+class Anchored(Estimate):
+    """An estimate with an anchor and the full gradient there."""
+
+    anchor: Tensor
+    full: Tensor
+
+
+@dataclass(frozen=True)
+class Tabled(Estimate):
+    """An estimate with a table of components, one row a sample, and the gradient of their mean."""
+
+    table: Tensor
+    mean: Tensor
+
+
+class Estimator(ABC):
+    """init(f, x, rng) -> Estimate; update(f, estimate, x, k, rng) -> Estimate."""
+
+    @abstractmethod
+    def init(self, f: Loss, x: Tensor, rng: Rng) -> Estimate:
+        """The estimate at the starting point."""
+
+    @abstractmethod
+    def update(self, f: Loss, e: Estimate, x: Tensor, k: int, rng: Rng) -> Estimate:
+        """The estimate at the new point x, after iteration k."""
+
+
+def _full(f: Loss, x: Tensor) -> tuple[Tensor, int]:
+    """grad F(x) and its price."""
+    batch = f.full()  # refuses a stream
+    assert f.n is not None
+    return f.gradient((x,), (1.0,), batch), f.n
+
+
+def _refuse_below_one(**sizes: int | None) -> None:
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
+
+
+@dataclass(frozen=True)
+class SGD(Estimator):
+    """v = g_S(x): plain stochastic ADMM (SADMM)."""
+
+    batch: int
+
+    def __post_init__(self) -> None:
+        _refuse_below_one(batch=self.batch)
+
+    def init(self, f: Loss, x: Tensor, rng: Rng) -> Estimate:
+        return Estimate(f.gradient((x,), (1.0,), f.draw(rng, self.batch)), x, self.batch)
+
+    def update(self, f: Loss, e: Estimate, x: Tensor, k: int, rng: Rng) -> Estimate:
+        return replace(self.init(f, x, rng), sfo=e.sfo + self.batch)
+
+
+@dataclass(frozen=True)
+class Storm(Estimator):
+    """v = g_S(x) + (1 - a_k)(v - g_S(x_old)), both gradients on one batch; v_0 = mean of `first` gradients."""
+
+    batch: int
+    a: Schedule
+    first: int
+
+    def __init__(self, batch: int, a: ScheduleLike, first: int | None = None):
+        _refuse_below_one(batch=batch, first=first)
+        object.__setattr__(self, "batch", batch)
+        object.__setattr__(self, "a", as_schedule(a))
+        object.__setattr__(self, "first", batch if first is None else first)
+
+    def init(self, f: Loss, x: Tensor, rng: Rng) -> Estimate:
+        return Estimate(f.gradient((x,), (1.0,), f.draw(rng, self.first)), x, self.first)
+
+    def update(self, f: Loss, e: Estimate, x: Tensor, k: int, rng: Rng) -> Estimate:
+        a = min(self.a(k), 1.0)
+        if not a > 0:
+            raise ValueError(f"the momentum a must be positive, got {a} at k = {k}; use Spider for a = 0")
+        batch = f.draw(rng, self.batch)
+        if a == 1:
+            return Estimate(f.gradient((x,), (1.0,), batch), x, e.sfo + self.batch)
+        change = f.gradient((x, e.at), (1.0, a - 1.0), batch)
+        return Estimate(torch.add(change, e.v, alpha=1 - a), x, e.sfo + 2 * self.batch)
+
+
+@dataclass(frozen=True)
+class Spider(Estimator):
+    """v = v + g_S(x) - g_S(x_old); every `every` iterations the full gradient, or `restart` samples online."""
+
+    batch: int
+    every: int
+    restart: int | None = None
+
+    def __post_init__(self) -> None:
+        _refuse_below_one(batch=self.batch, every=self.every, restart=self.restart)
+
+    def init(self, f: Loss, x: Tensor, rng: Rng) -> Estimate:
+        if self.restart is None:
+            v, price = _full(f, x)
+            return Estimate(v, x, price)
+        return Estimate(f.gradient((x,), (1.0,), f.draw(rng, self.restart)), x, self.restart)
+
+    def update(self, f: Loss, e: Estimate, x: Tensor, k: int, rng: Rng) -> Estimate:
+        if k % self.every == 0:
+            fresh = self.init(f, x, rng)
+            return replace(fresh, sfo=e.sfo + fresh.sfo)
+        change = f.gradient((x, e.at), (1.0, -1.0), f.draw(rng, self.batch))
+        return Estimate(e.v + change, x, e.sfo + 2 * self.batch)
+
+
+@dataclass(frozen=True)
+class SVRG(Estimator):
+    """v = g_S(x) - g_S(anchor) + grad F(anchor); the anchor moves to the current point every `every` iterations."""
+
+    batch: int
+    every: int
+    theta: float = field(default=1.0, init=False)
+
+    def __post_init__(self) -> None:
+        _refuse_below_one(batch=self.batch, every=self.every)
+
+    def init(self, f: Loss, x: Tensor, rng: Rng) -> Estimate:
+        full, price = _full(f, x)
+        return Anchored(full, x, price, anchor=x, full=full)
+
+    def update(self, f: Loss, e: Estimate, x: Tensor, k: int, rng: Rng) -> Estimate:
+        assert isinstance(e, Anchored)
+        at = x if self.theta == 1 else torch.lerp(e.anchor, x, self.theta)
+        if k % self.every == 0:
+            fresh = self.init(f, at, rng)
+            return replace(fresh, sfo=e.sfo + fresh.sfo)
+        change = f.gradient((at, e.anchor), (1.0, -1.0), f.draw(rng, self.batch))
+        return replace(e, v=change + e.full, at=at, sfo=e.sfo + 2 * self.batch)
+
+
+@dataclass(frozen=True)
+class ASVRG(SVRG):
+    """SVRG at the coupled point theta x + (1 - theta) anchor: the point `Estimate.at` is the method's answer."""
+
+    theta: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.theta <= 1:
+            raise ValueError(f"theta must be in (0, 1], got {self.theta}")
+
+
+@dataclass(frozen=True)
+class SAGA(Estimator):
+    """v = g_S(x) - mean of table over S + mean of table. The table is copied at every step (steps are pure)."""
+
+    batch: int
+
+    def __post_init__(self) -> None:
+        _refuse_below_one(batch=self.batch)
+
+    def init(self, f: Loss, x: Tensor, rng: Rng) -> Estimate:
+        everything = f.full()  # refuses a stream
+        if not isinstance(f, FiniteSum):
+            raise TypeError(f"SAGA keeps a table of samples and needs a FiniteSum loss, got {type(f).__name__}")
+        table = f.components(x, everything)
+        mean = f.assemble(table, everything)
+        return Tabled(mean, x, f.n, table=table, mean=mean)
+
+    def update(self, f: Loss, e: Estimate, x: Tensor, k: int, rng: Rng) -> Estimate:
+        assert isinstance(e, Tabled) and isinstance(f, FiniteSum)
+        batch = f.draw(rng, self.batch)
+        new = f.components(x, batch)
+        change = f.assemble(new - e.table[batch], batch)
+        # each sample enters the table once, however often it was drawn
+        samples, first = batch.cpu().unique(return_inverse=True)
+        where = torch.empty(len(samples), dtype=torch.long).scatter_(0, first, torch.arange(len(batch)))
+        samples, fresh = samples.to(batch.device), new[where.to(batch.device)]
+        moved = f.assemble(fresh - e.table[samples], samples) * (len(samples) / f.n)
+        table = e.table.clone()
+        table[samples] = fresh
+        return Tabled(change + e.mean, x, e.sfo + self.batch, table=table, mean=e.mean + moved)

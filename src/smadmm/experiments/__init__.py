@@ -1,0 +1,1 @@
+"""The paper's experiments, each reproducible by one command."""

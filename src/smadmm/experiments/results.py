@@ -1,0 +1,57 @@
+"""What every experiment leaves behind: results.json, a Markdown table, figures.
+
+results.json = {"experiment", "command", "version", "seconds", "rows": [flat dicts]}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import smadmm
+from smadmm.checkpoint import atomic_write
+
+Row = Mapping[str, Any]
+
+
+def output_folder(path: str | os.PathLike[str]) -> Path:
+    """The folder, made if need be; refused if it cannot be written to."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"the output folder {folder} cannot be made: {error.strerror}; choose another --out") from None
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"the output folder {folder} is not writable; choose another --out")
+    return folder
+
+
+def _clean(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write_results(folder: Path, experiment: str, command: str, seconds: float, rows: Sequence[Row]) -> None:
+    """results.json, whole or not at all; numbers that are not finite become null."""
+    content = {
+        "experiment": experiment,
+        "command": command,
+        "version": smadmm.__version__,
+        "seconds": round(seconds, 1),
+        "rows": [{name: _clean(value) for name, value in row.items()} for row in rows],
+    }
+    atomic_write(folder / "results.json", json.dumps(content, indent=1).encode())
+
+
+def markdown_table(rows: Sequence[Row], columns: Mapping[str, str]) -> str:
+    """A table of the rows; `columns` maps names to formats such as '.3f'."""
+
+    def cell(value: Any, form: str) -> str:
+        return "-" if _clean(value) is None else format(value, form)
+
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(cell(row.get(name), form) for name, form in columns.items()) + " |" for row in rows]
+    return "\n".join(lines)

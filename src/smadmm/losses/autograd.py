@@ -1,0 +1,38 @@
+"""A loss from its value alone: gradients by automatic differentiation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smadmm.problem import Batch, FiniteSum
+from smadmm.sampling import Sampling, iid
+
+
+class Autograd(FiniteSum):
+    """value(x, batch) -> scalar, the mean of f over the batch; a batch is a tensor of sample numbers in 0..n-1."""
+
+    def __init__(self, value: Callable[[Tensor, Any], Tensor], n: int, sampling: Sampling = iid):
+        super().__init__(n, sampling)
+        self.function = value
+
+    def value(self, x: Tensor, batch: Batch) -> Tensor:
+        return self.function(x, batch)
+
+    def gradient(self, points: Sequence[Tensor], weights: Sequence[float], batch: Batch) -> Tensor:
+        return autograd_gradient(self.function, points, weights, batch)
+
+
+def autograd_gradient(
+    value: Callable[[Tensor, Any], Tensor], points: Sequence[Tensor], weights: Sequence[float], batch: Batch
+) -> Tensor:
+    """sum_j w_j grad value(x_j, batch)."""
+    leaves = [x.detach().requires_grad_() for x in points]
+    with torch.enable_grad():
+        weighted = [weight * value(x, batch) for x, weight in zip(leaves, weights, strict=True)]
+        total = torch.stack(weighted).sum()
+    first, *rest = torch.autograd.grad(total, leaves)
+    return sum(rest, start=first)

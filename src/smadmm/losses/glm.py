@@ -1,0 +1,140 @@
+"""Generalised linear models, F(x) = 1/n sum_i w_i l(a_i'x, b_i) with data rows a_i and targets b_i.
+
+    Sigmoid       l(z, b) = 1 / (1 + exp(b z))          nonconvex, the loss of the paper's classification
+    Logistic      l(z, b) = log(1 + exp(-b z))
+    SquaredHinge  l(z, b) = max(0, 1 - b z)^2
+    Squared       l(z, b) = 1/2 (z - b)^2
+
+Labels b are -1 or +1 (any number for Squared). The gradient is M' c with one coefficient c_i = l'(a_i'x, b_i) a sample,
+so a weighted sum over several points costs one product with M', and SAGA's table holds one number a sample.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from smadmm.losses.rows import DenseRows, SparseRows, is_sparse
+from smadmm.operators.linear import Matrix
+from smadmm.problem import Batch, FiniteSum
+from smadmm.sampling import Sampling, iid
+
+
+class GLM(FiniteSum):
+    """1/n sum_i w_i l(a_i'x, b_i); X dense (tensor, array) or sparse (torch, SciPy)."""
+
+    curvature: float  # the largest |l''|
+    signs = True  # the targets are -1 or +1
+
+    def __init__(self, X: Any, b: Any, sample_weight: Any = None, sampling: Sampling = iid):
+        super().__init__(X.shape[0], sampling, X.device if isinstance(X, Tensor) else "cpu")
+        X = X if is_sparse(X) else torch.as_tensor(X)
+        self.rows = SparseRows(X) if is_sparse(X) else DenseRows(X, self.everything)
+        self.matrix = X
+        self.dtype = self.rows.values.dtype if isinstance(self.rows, SparseRows) else X.dtype
+        device = self.everything.device
+        self.b = torch.as_tensor(b, dtype=self.dtype, device=device)
+        self.shape = (X.shape[1],)
+        if self.b.shape != (self.n,):
+            raise ValueError(f"X has {self.n} rows, but b has shape {tuple(self.b.shape)}; give one target a row")
+        if self.signs and not bool((self.b.abs() == 1).all()):
+            odd = float(self.b[self.b.abs() != 1][0])
+            raise ValueError(f"{type(self).__name__} needs labels -1 and +1, got {odd}")
+        self.sample_weight = None
+        if sample_weight is not None:
+            self.sample_weight = torch.as_tensor(sample_weight, dtype=self.dtype, device=device)
+
+    @abstractmethod
+    def losses(self, z: Tensor, b: Tensor) -> Tensor:
+        """l(z, b)."""
+
+    @abstractmethod
+    def slopes(self, z: Tensor, b: Tensor) -> Tensor:
+        """dl/dz."""
+
+    def _weighted(self, values: Tensor, batch: Batch) -> Tensor:
+        return values if self.sample_weight is None else values * self.sample_weight[batch]
+
+    def value(self, x: Tensor, batch: Batch) -> Tensor:
+        z = self.rows.gather(batch).forward(x)
+        return self._weighted(self.losses(z, self.b[batch]), batch).mean()
+
+    def gradient(self, points: Sequence[Tensor], weights: Sequence[float], batch: Batch) -> Tensor:
+        rows, b = self.rows.gather(batch), self.b[batch]
+        total = torch.zeros_like(b)
+        for x, weight in zip(points, weights, strict=True):
+            total = total.add_(self.slopes(rows.forward(x), b), alpha=weight)
+        return rows.adjoint(self._weighted(total, batch) / len(b))
+
+    def components(self, x: Tensor, batch: Batch) -> Tensor:
+        z = self.rows.gather(batch).forward(x)
+        return self._weighted(self.slopes(z, self.b[batch]), batch)
+
+    def assemble(self, components: Tensor, batch: Batch) -> Tensor:
+        return self.rows.gather(batch).adjoint(components / len(components))
+
+    def lipschitz(self) -> float:
+        """max |l''| |M|^2 max(w) / n."""
+        norm = Matrix(self.matrix).norm(iterations=50).upper
+        heaviest = 1.0 if self.sample_weight is None else float(self.sample_weight.max())
+        return self.curvature * heaviest * norm**2 / self.n
+
+
+class Sigmoid(GLM):
+    """l(z, b) = 1 / (1 + exp(b z)), bounded and nonconvex."""
+
+    curvature = 1 / (6 * math.sqrt(3))
+    bounded_gradients = True
+
+    def losses(self, z: Tensor, b: Tensor) -> Tensor:
+        return torch.sigmoid(-b * z)
+
+    def slopes(self, z: Tensor, b: Tensor) -> Tensor:
+        s = torch.sigmoid(-b * z)
+        return -b * s * (1 - s)
+
+
+class Logistic(GLM):
+    """l(z, b) = log(1 + exp(-b z))."""
+
+    curvature = 0.25
+    bounded_gradients = True
+
+    def losses(self, z: Tensor, b: Tensor) -> Tensor:
+        return F.softplus(-b * z)
+
+    def slopes(self, z: Tensor, b: Tensor) -> Tensor:
+        return -b * torch.sigmoid(-b * z)
+
+
+class SquaredHinge(GLM):
+    """l(z, b) = max(0, 1 - b z)^2."""
+
+    curvature = 2.0
+    bounded_gradients = False
+
+    def losses(self, z: Tensor, b: Tensor) -> Tensor:
+        return (1 - b * z).clamp(min=0) ** 2
+
+    def slopes(self, z: Tensor, b: Tensor) -> Tensor:
+        return -2 * b * (1 - b * z).clamp(min=0)
+
+
+class Squared(GLM):
+    """l(z, b) = 1/2 (z - b)^2."""
+
+    curvature = 1.0
+    bounded_gradients = False
+    signs = False
+
+    def losses(self, z: Tensor, b: Tensor) -> Tensor:
+        return 0.5 * (z - b) ** 2
+
+    def slopes(self, z: Tensor, b: Tensor) -> Tensor:
+        return z - b

@@ -1,0 +1,71 @@
+"""Rows of a data matrix, dense or sparse: products with a batch of rows, on any device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smadmm.operators.linear import _sparse_csr
+
+
+class DenseRows:
+    """A dense n x d tensor; the full batch is used in place, not copied."""
+
+    def __init__(self, matrix: Tensor, everything: Tensor):
+        self.matrix, self.everything = matrix, everything
+
+    def _rows(self, batch: Tensor) -> Tensor:
+        return self.matrix if batch is self.everything else self.matrix[batch]
+
+    def gather(self, batch: Tensor) -> DenseBatch:
+        return DenseBatch(self._rows(batch))
+
+
+class DenseBatch:
+    """The rows M of a batch: M x and M' c."""
+
+    def __init__(self, rows: Tensor):
+        self.rows = rows
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rows @ x
+
+    def adjoint(self, c: Tensor) -> Tensor:
+        return self.rows.mH @ c
+
+
+class SparseRows:
+    """A sparse n x d matrix in compressed rows."""
+
+    def __init__(self, matrix: Any):
+        csr = _sparse_csr(matrix)
+        self.starts, self.columns, self.values = csr.crow_indices(), csr.col_indices(), csr.values()
+        self.size = csr.shape[1]
+
+    def gather(self, batch: Tensor) -> SparseBatch:
+        starts = self.starts[batch]
+        lengths = self.starts[batch + 1] - starts
+        rows = torch.repeat_interleave(torch.arange(len(batch), device=batch.device), lengths)
+        shift = starts - (lengths.cumsum(0) - lengths)
+        where = torch.arange(len(rows), device=batch.device) + shift[rows]
+        return SparseBatch(rows, self.columns[where], self.values[where], len(batch), self.size)
+
+
+class SparseBatch:
+    """The rows of a batch as triples (row, column, value)."""
+
+    def __init__(self, rows: Tensor, columns: Tensor, values: Tensor, count: int, size: int):
+        self.rows, self.columns, self.values, self.count, self.size = rows, columns, values, count, size
+
+    def forward(self, x: Tensor) -> Tensor:
+        products = self.values * x[self.columns]
+        return x.new_zeros(self.count).index_add_(0, self.rows, products)
+
+    def adjoint(self, c: Tensor) -> Tensor:
+        return c.new_zeros(self.size).index_add_(0, self.columns, self.values.conj() * c[self.rows])
+
+
+def is_sparse(matrix: Any) -> bool:
+    return hasattr(matrix, "tocsr") or (isinstance(matrix, Tensor) and matrix.layout != torch.strided)

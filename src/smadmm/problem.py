@@ -1,0 +1,178 @@
+"""The problem  min_{x,y} F(x) + sum_j h_j(y_j)  s.t.  A x + sum_j B_j y_j = c,  F(x) = E f(x, xi).
+
+F is reached through samples: a loss draws a batch (a value that can be used again) and gives weighted sums of gradients
+at several points on that one batch. h is reached through its prox. The Lagrangian keeps the paper's sign,
+L = F(x) + h(y) - <lam, A x + B y - c>.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smadmm.operators.linear import Identity, Operator, Shape
+from smadmm.sampling import Rng, Sampling, iid
+
+Step = float | Tensor
+Batch = Any  # what a loss draws and understands: indices, tensors, a tuple of tensors
+
+
+class Loss(ABC):
+    """f: draws batches and gives values and gradients on them, averaged over the batch."""
+
+    n: int | None = None  # the number of samples; None for a stream
+    shape: Shape | None = None  # the shape of x, where the loss knows it
+    dtype: torch.dtype | None = None
+    bounded_gradients: bool | None = None  # None: not known
+
+    @abstractmethod
+    def draw(self, rng: Rng, size: int) -> Batch:
+        """`size` samples as a value that `value` and `gradient` understand."""
+
+    @abstractmethod
+    def value(self, x: Tensor, batch: Batch) -> Tensor:
+        """mean of f(x, xi) over the batch, a scalar tensor."""
+
+    @abstractmethod
+    def gradient(self, points: Sequence[Tensor], weights: Sequence[float], batch: Batch) -> Tensor:
+        """sum_j weights_j grad f(points_j, batch): several points, one batch, one call."""
+
+    def full(self) -> Batch:
+        """All samples, where there is such a thing."""
+        raise ValueError(
+            f"{type(self).__name__} is a stream and has no full gradient; "
+            "use Storm or SGD, or Spider(restart=...) which restarts from a large batch"
+        )
+
+    def lipschitz(self) -> float | None:
+        """A constant L with |grad F(x) - grad F(y)| <= L |x - y|, where a closed form is known."""
+        return None
+
+
+class FiniteSum(Loss):
+    """F(x) = 1/n sum_i f_i(x): batches are tensors of sample numbers."""
+
+    n: int
+
+    def __init__(self, n: int, sampling: Sampling = iid, device: torch.device | str = "cpu"):
+        if n < 1:
+            raise ValueError(f"a finite sum needs at least one sample, got n = {n}")
+        self.n, self.sampling = n, sampling
+        self.everything = torch.arange(n, device=device)
+
+    def draw(self, rng: Rng, size: int) -> Batch:
+        if size < 1:
+            raise ValueError(f"a batch has at least one sample, got size {size}")
+        return torch.from_numpy(self.sampling(rng, self.n, size)).to(self.everything.device)
+
+    def full(self) -> Batch:
+        return self.everything
+
+    def components(self, x: Tensor, batch: Batch) -> Tensor:
+        """One row a sample from which `assemble` makes gradients; by default the sample's gradient itself."""
+        return torch.stack([self.gradient((x,), (1.0,), i[None]) for i in batch])
+
+    def assemble(self, components: Tensor, batch: Batch) -> Tensor:
+        """The mean gradient of the batch from its components."""
+        return components.mean(0)
+
+
+class Prox(ABC):
+    """What the y-step needs of h: prox(v, t) = argmin_y h(y) + 1/(2t) |y - v|^2. A denoiser is one; it has no value."""
+
+    shape: Shape | None = None
+    dtype: torch.dtype | None = None
+
+    @abstractmethod
+    def prox(self, v: Tensor, t: Step) -> Tensor:
+        """argmin_y h(y) + 1/(2t) |y - v|^2; t may be a tensor for separable h."""
+
+
+class Penalty(Prox):
+    """A prox with a value and a subdifferential."""
+
+    convex: bool = True
+    indicator: bool = False  # of a set: the value is 0 or infinite
+
+    @abstractmethod
+    def value(self, y: Tensor) -> float:
+        """h(y)."""
+
+    @abstractmethod
+    def subdifferential_distance(self, y: Tensor, g: Tensor) -> float:
+        """dist(g, dh(y)), the Euclidean distance of g to the subdifferential at y."""
+
+
+def _refuse_mismatch(first: str, a: object, second: str, b: object) -> None:
+    if a is not None and b is not None and a != b:
+        raise ValueError(f"{first} has {a}, but {second} has {b}; they must be equal")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """F(x) + h(y) s.t. A x + B y = c. Several blocks: h and B are sequences, updated one after the other."""
+
+    f: Loss
+    h: Prox | Sequence[Prox]
+    A: Operator = field(default_factory=Identity)
+    B: Operator | Sequence[Operator] | None = None  # None: -I
+    c: Tensor | None = None  # None: 0
+
+    def __post_init__(self) -> None:
+        hs = (self.h,) if isinstance(self.h, Prox) else tuple(self.h)
+        if self.B is None:
+            Bs: tuple[Operator, ...] = tuple(-Identity(self.A.out_shape) for _ in hs)
+        else:
+            Bs = (self.B,) if isinstance(self.B, Operator) else tuple(self.B)
+        if len(hs) != len(Bs):
+            raise ValueError(f"{len(hs)} functions h but {len(Bs)} operators B; each block y_j needs one of each")
+        object.__setattr__(self, "hs", hs)
+        object.__setattr__(self, "Bs", Bs)
+        self._check()
+
+    hs: tuple[Prox, ...] = field(init=False, repr=False)
+    Bs: tuple[Operator, ...] = field(init=False, repr=False)
+
+    def _check(self) -> None:
+        _refuse_mismatch("the input of A", self.A.in_shape, "the x of f", self.f.shape)
+        _refuse_mismatch("the dtype of A", self.A.dtype, "the dtype of f", self.f.dtype)
+        x_shape = self.A.in_shape if self.A.in_shape is not None else self.f.shape
+        out = self.A.output_shape(x_shape)
+        if self.c is not None:
+            _refuse_mismatch("the output of A", out, "c", tuple(self.c.shape))
+            _refuse_mismatch("the dtype of A", self.A.dtype, "the dtype of c", self.c.dtype)
+        for j, (h, B) in enumerate(zip(self.hs, self.Bs, strict=True), start=1):
+            name = f"B_{j}" if len(self.Bs) > 1 else "B"
+            _refuse_mismatch("the output of A", out, f"the output of {name}", B.output_shape(B.in_shape))
+            _refuse_mismatch("the dtype of A", self.A.dtype, f"the dtype of {name}", B.dtype)
+            y_shape = B.in_shape if B.in_shape is not None else out
+            _refuse_mismatch(f"the input of {name}", y_shape, f"the h of block {j}", h.shape)
+            _refuse_mismatch("the dtype of A", self.A.dtype, f"the h of block {j}", h.dtype)
+
+    @property
+    def explicit(self) -> bool:
+        """y = A x - c: one block with B = -I, so the objective is a function of x alone."""
+        B = self.Bs[0]
+        return len(self.Bs) == 1 and B.gram == 1.0 and getattr(B, "scale", 0.0) == -1.0
+
+    def residual(self, Ax: Tensor, Bys: Sequence[Tensor]) -> Tensor:
+        """A x + sum_j B_j y_j - c, from the products."""
+        total = Ax + Bys[0]
+        for By in Bys[1:]:
+            total += By
+        return total if self.c is None else total.sub_(self.c)
+
+    def objective(self, x: Tensor, ys: Sequence[Tensor]) -> float | None:
+        """F(x) + sum_j h_j(y_j), with y = A x - c where B = -I and h is finite; None if some h has no value."""
+        if not all(isinstance(h, Penalty) for h in self.hs):
+            return None
+        penalties = [h for h in self.hs if isinstance(h, Penalty)]
+        if self.explicit and not penalties[0].indicator:
+            ys = (self.A(x) if self.c is None else self.A(x) - self.c,)
+        smooth = float(self.f.value(x, self.f.full()))
+        return smooth + sum(h.value(y) for h, y in zip(penalties, ys, strict=True))

@@ -1,0 +1,79 @@
+"""Randomness as a function of (seed, k), and the ways to choose samples.
+
+`Rng(seed, k)` is a NumPy generator keyed by both numbers (Philox), so iteration k draws the same samples whenever and
+wherever it runs; nothing has to be stored to resume. It also knows how many samples were drawn before (`drawn`), which
+is what passes over the data and streams go by; the loop keeps that one number in its state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indices = NDArray[np.int64]
+Sampling = Callable[["Rng", int, int], Indices]  # rng, n, size -> indices in 0..n-1
+
+
+def _philox(seed: int, stream: int) -> np.random.Philox:
+    # as unsigned integers: a list with a number beyond 2^63 would become floats and lose its last digits
+    return np.random.Philox(key=np.array([seed, stream], dtype=np.uint64))
+
+
+class Rng(np.random.Generator):
+    """The generator of iteration k, with the number of samples drawn so far."""
+
+    def __init__(self, seed: int, k: int, drawn: int = 0):
+        if seed < 0:
+            raise ValueError(f"seed must be a non-negative integer, got {seed}")
+        super().__init__(_philox(seed, k))
+        self.seed, self.k, self.drawn = seed, k, drawn
+
+    def take(self, size: int) -> int:
+        """Count `size` more samples as drawn; returns the position of the first of them."""
+        start = self.drawn
+        self.drawn += size
+        return start
+
+
+def iid(rng: Rng, n: int, size: int) -> Indices:
+    """Independent draws with replacement: what the theorems are about."""
+    rng.take(size)
+    return rng.integers(n, size=size)
+
+
+@lru_cache(maxsize=4)
+def _permutation(seed: int, n: int, epoch: int) -> Indices:
+    return np.random.Generator(_philox(seed, 2**63 + epoch)).permutation(n)
+
+
+def _wrapped(start: int, size: int, n: int, order: Callable[[int], Indices]) -> Indices:
+    """Positions start, ..., start + size - 1 of the passes order(0), order(1), ... of length n laid end to end."""
+    pieces = []
+    while size > 0:
+        epoch, offset = divmod(start, n)
+        piece = order(epoch)[offset : offset + size]
+        pieces.append(piece)
+        start, size = start + len(piece), size - len(piece)
+    return np.concatenate(pieces) if len(pieces) != 1 else pieces[0]
+
+
+def reshuffled(rng: Rng, n: int, size: int) -> Indices:
+    """Passes over the data, each in a new random order: every sample once a pass."""
+    return _wrapped(rng.take(size), size, n, lambda epoch: _permutation(rng.seed, n, epoch))
+
+
+class Ordered:
+    """The user's order of samples, repeated."""
+
+    def __init__(self, order: Sequence[int]):
+        self.order: Indices = np.asarray(order, dtype=np.int64)
+        if self.order.ndim != 1 or not len(self.order):
+            raise ValueError(f"an order is a non-empty list of sample numbers, got shape {self.order.shape}")
+
+    def __call__(self, rng: Rng, n: int, size: int) -> Indices:
+        if self.order.min() < 0 or self.order.max() >= n:
+            raise ValueError(f"the order names sample {self.order.max()}, but there are only {n}")
+        return _wrapped(rng.take(size), size, len(self.order), lambda epoch: self.order)

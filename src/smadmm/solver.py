@@ -1,0 +1,243 @@
+"""Stochastic ADMM, one loop for all estimators: Algorithm 1 of the paper (Algorithm 2 with a denoiser as h).
+
+    y+   = prox_{h/r}( y - B'(rho (A x + B y - c) - lam) / r )        line 3, H = r I - rho B'B, blocks in turn
+    x+   = x - (eta Q + rho A'A)^{-1} ( v + A'(rho (A x + B y+ - c) - lam) )                           line 4
+    lam+ = lam - rho (A x+ + B y+ - c)                                                                 line 5
+    v+   = the estimator's, at x+                                                                      line 6
+
+rho may be a positive number or a tensor of row weights. A step is a pure function of its state; the randomness of
+iteration k is keyed by (seed, k).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smadmm.estimators import Estimate, Estimator
+from smadmm.operators.linear import Shape
+from smadmm.problem import Problem
+from smadmm.sampling import Rng
+from smadmm.schedules import Power, Schedule, ScheduleLike, as_schedule
+from smadmm.xsteps import XStep, linearised
+
+CHECKED_ITERATIONS = (1, 10, 1000, 100_000)  # where schedules are validated
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Weighted averages of x and of the multiplier, and the sum of the weights."""
+
+    x: Tensor
+    lam: Tensor
+    weight: float
+
+
+@dataclass(frozen=True)
+class State:
+    """All there is to know after iteration k. Ax and Bys are the products of x and ys, kept to be computed once."""
+
+    k: int
+    x: Tensor
+    ys: tuple[Tensor, ...]
+    lam: Tensor
+    est: Estimate
+    Ax: Tensor
+    Bys: tuple[Tensor, ...]
+    drawn: int
+    mean: Mean | None = None
+
+    @property
+    def y(self) -> Any:
+        """The y of a problem with one block; the tuple of blocks otherwise."""
+        return self.ys[0] if len(self.ys) == 1 else self.ys
+
+    @property
+    def sfo(self) -> int:
+        """Sample gradients computed so far."""
+        return self.est.sfo
+
+
+@dataclass(frozen=True)
+class Average:
+    """Average x and the multiplier with these weights; `pull` in [0, 1) takes gradients at (1 - pull) x + pull mean."""
+
+    weight: Schedule = Power(1.0)  # noqa: RUF009
+    pull: float = 0.0
+
+    def update(self, mean: Mean, x: Tensor, lam: Tensor, k: int) -> Mean:
+        weight = self.weight(k)
+        total = mean.weight + weight
+        share = weight / total
+        return Mean(torch.lerp(mean.x, x, share), torch.lerp(mean.lam, lam, share), total)
+
+
+@dataclass(frozen=True, init=False)
+class ADMM:
+    """The solver: a problem, an estimator, schedules. rho, eta (the inverse step) and r take numbers or schedules."""
+
+    problem: Problem
+    estimator: Estimator
+    rho: Schedule
+    eta: Schedule
+    rs: tuple[Schedule, ...]
+    x_step: XStep
+    seed: int
+    average: Average | None
+
+    def __init__(
+        self,
+        problem: Problem,
+        estimator: Estimator,
+        rho: ScheduleLike,
+        eta: ScheduleLike,
+        r: ScheduleLike | Sequence[ScheduleLike] | None = None,
+        x_step: XStep = linearised,
+        seed: int = 0,
+        average: Average | None = None,
+    ):
+        self.__dict__.update(problem=problem, estimator=estimator, rho=as_schedule(rho), eta=as_schedule(eta))
+        self.__dict__.update(x_step=x_step, seed=seed, average=average)
+        self.__dict__.update(rs=_proximal_weights(problem, self.rho, r))
+        _validate(self)
+
+    def init(self, x: Tensor, y: Tensor | Sequence[Tensor] | None = None, lam: Tensor | None = None) -> State:
+        """The state before iteration 1; y defaults to A x - c where B = -I and to zero otherwise, lam to zero."""
+        p = self.problem
+        _refuse_shape("x", x, p.A.in_shape or p.f.shape, p.f.dtype)
+        Ax = p.A(x)
+        ys = self._first_ys(Ax, y)
+        Bys = tuple(B(y_j) for B, y_j in zip(p.Bs, ys, strict=True))
+        lam = torch.zeros_like(Ax) if lam is None else lam
+        _refuse_shape("lam", lam, tuple(Ax.shape), Ax.dtype)
+        rng = Rng(self.seed, 0)
+        est = self.estimator.init(p.f, x, rng)
+        mean = None if self.average is None else Mean(x, lam, 0.0)
+        return State(0, x, ys, lam, est, Ax, Bys, rng.drawn, mean)
+
+    def _first_ys(self, Ax: Tensor, y: Tensor | Sequence[Tensor] | None) -> tuple[Tensor, ...]:
+        p = self.problem
+        if y is not None:
+            ys = (y,) if isinstance(y, Tensor) else tuple(y)
+            if len(ys) != len(p.Bs):
+                raise ValueError(f"the problem has {len(p.Bs)} blocks y, got {len(ys)}")
+            for j, (B, y_j) in enumerate(zip(p.Bs, ys, strict=True), start=1):
+                _refuse_shape(f"block {j} of y", y_j, B.in_shape, Ax.dtype)
+            return ys
+        if p.explicit:
+            return (Ax if p.c is None else Ax - p.c,)
+        return tuple(Ax.new_zeros(Ax.shape if B.in_shape is None else B.in_shape) for B in p.Bs)
+
+    def step(self, s: State) -> State:
+        """One iteration of Algorithm 1."""
+        p, k = self.problem, s.k + 1
+        rho, eta = self.rho(k), self.eta(k)
+        ys, Bys = list(s.ys), list(s.Bys)
+        for j, (h, B, r_j) in enumerate(zip(p.hs, p.Bs, self.rs, strict=True)):  # line 3
+            w = _add(_less_blocks(s.lam, rho, Bys, p.c), -rho, s.Ax)  # lam - rho (A x + B y - c)
+            r = r_j(k)
+            ys[j] = h.prox(_plus(ys[j], 1 / r, B.T(w)), 1 / r)
+            Bys[j] = B(ys[j])
+        base = _less_blocks(s.lam, rho, Bys, p.c)  # lam - rho (B y+ - c)
+        w = _plus(base, -rho, s.Ax)  # lam - rho (A x + B y+ - c)
+        x = s.x - self.x_step(s.est.v - p.A.T(w), eta, rho)  # line 4
+        Ax = p.A(x)
+        lam = _add(base, -rho, Ax)  # line 5: lam - rho (A x+ + B y+ - c)
+        at, mean = x, None
+        if self.average is not None and s.mean is not None:
+            mean = self.average.update(s.mean, x, w, k)
+            at = torch.lerp(x, mean.x, self.average.pull) if self.average.pull else x
+        rng = Rng(self.seed, k, s.drawn)
+        est = self.estimator.update(p.f, s.est, at, k, rng)  # line 6
+        return State(k, x, tuple(ys), lam, est, Ax, tuple(Bys), rng.drawn, mean)
+
+    def steps(self, s: State) -> Iterator[State]:
+        """The states after s, one by one, without end."""
+        while True:
+            s = self.step(s)
+            yield s
+
+
+def _plus(x: Tensor, scale: Any, y: Tensor) -> Tensor:
+    """x + scale * y in one pass over memory."""
+    return torch.addcmul(x, y, scale) if isinstance(scale, Tensor) else torch.add(x, y, alpha=scale)
+
+
+def _add(x: Tensor, scale: Any, y: Tensor) -> Tensor:
+    """The same in place, for an x of our own."""
+    return x.addcmul_(y, scale) if isinstance(scale, Tensor) else x.add_(y, alpha=scale)
+
+
+def _less_blocks(lam: Tensor, rho: Any, Bys: Sequence[Tensor], c: Tensor | None) -> Tensor:
+    """lam - rho (sum_j B_j y_j - c)."""
+    total = _plus(lam, -rho, Bys[0])
+    for By in Bys[1:]:
+        _add(total, -rho, By)
+    return total if c is None else _add(total, rho, c)
+
+
+def _refuse_shape(name: str, value: Tensor, shape: Shape | None, dtype: torch.dtype | None) -> None:
+    if shape is not None and tuple(value.shape) != shape:
+        raise ValueError(f"{name} has shape {tuple(value.shape)}, but the problem needs {shape}")
+    if dtype is not None and value.dtype != dtype:
+        raise ValueError(
+            f"{name} has dtype {value.dtype}, but the problem works in {dtype}; convert it with .to({dtype})"
+        )
+
+
+@dataclass(frozen=True)
+class _Multiple:
+    """k -> factor * schedule(k)."""
+
+    schedule: Schedule
+    factor: float
+
+    def __call__(self, k: int) -> Any:
+        return self.factor * self.schedule(k) if self.factor != 1 else self.schedule(k)
+
+
+def _proximal_weights(
+    problem: Problem, rho: Schedule, r: ScheduleLike | Sequence[ScheduleLike] | None
+) -> tuple[Schedule, ...]:
+    """r_j for every block: as given, else rho |B_j|^2 where B_j'B_j is a multiple of I, else 1.01 rho |B_j|^2."""
+    if r is None:
+        factors = [B.gram if B.gram is not None else 1.01 * B.norm().upper ** 2 for B in problem.Bs]
+        return tuple(_Multiple(rho, factor) for factor in factors)
+    given: tuple[ScheduleLike, ...] = tuple(r) if isinstance(r, Sequence) else (r,) * len(problem.Bs)
+    if len(given) != len(problem.Bs):
+        raise ValueError(f"the problem has {len(problem.Bs)} blocks y, got {len(given)} schedules r")
+    schedules = tuple(as_schedule(value) for value in given)
+    for B, schedule in zip(problem.Bs, schedules, strict=True):
+        for k in CHECKED_ITERATIONS:
+            least = rho(k) * float(B.norm()) ** 2
+            if isinstance(least, float) and schedule(k) < least * (1 - 1e-9):
+                raise ValueError(
+                    f"r must be at least rho |B|^2 = {least:.4g} at k = {k}, got {schedule(k):.4g}; "
+                    "raise r or leave it out"
+                )
+    return schedules
+
+
+def _validate(solver: ADMM) -> None:
+    """Positive parameters, and eta >= rho |A|^2 for the linearised x-step."""
+    for k in CHECKED_ITERATIONS:
+        rho, eta = solver.rho(k), solver.eta(k)
+        for name, value in (("rho", rho), ("eta", eta)):
+            lowest = float(value.min()) if isinstance(value, Tensor) else float(value)
+            if not 0 < lowest < float("inf"):
+                raise ValueError(f"{name} must be positive and finite, got {lowest} at k = {k}")
+    if solver.x_step is not linearised:
+        return
+    square = float(solver.problem.A.norm()) ** 2
+    for k in CHECKED_ITERATIONS:
+        rho, eta = solver.rho(k), solver.eta(k)
+        largest = float(rho.max()) if isinstance(rho, Tensor) else float(rho)
+        if not isinstance(eta, Tensor) and eta < largest * square * (1 - 1e-9):
+            raise ValueError(
+                f"the linearised x-step needs step = 1/eta <= 1/(rho |A|^2) = {1 / (largest * square):.4g} at k = {k}, "
+                f"got {1 / eta:.4g}; lower the step (raise eta) or use x_step=Exact(A)"
+            )

@@ -1,0 +1,262 @@
+"""Parameters from the problem: L, |A|, the spectrum of A, ready settings, and the theorems' assumptions.
+
+The theorems give exponents (rho, eta ~ k^(1/3), a ~ k^(-2/3)); their literal constants are too careful to be of use.
+`auto` takes the exponents from Theorem 3.2 and the constants from the problem: eta_1 = L/2 and rho tied to eta, so that
+the first steps are about 1/L long and one factorisation serves all iterations.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from smadmm.estimators import Storm
+from smadmm.operators.linear import Operator, Shape
+from smadmm.problem import Loss, Penalty, Problem
+from smadmm.sampling import Rng
+from smadmm.schedules import Power
+from smadmm.solver import ADMM
+from smadmm.xsteps import Exact, XStep, linearised
+
+DENSE = 2000  # operators up to this size are looked at as matrices
+
+
+@dataclass(frozen=True)
+class Smoothness:
+    """L, and whether it is a bound known in closed form or an estimate at the points looked at."""
+
+    value: float
+    bound: bool
+
+
+def smoothness(f: Loss, x: Tensor, batch: int = 256, iterations: int = 20, seed: int = 0) -> Smoothness:
+    """L of grad F: in closed form where the loss knows it, else by power iteration on gradient differences around x.
+
+    The estimate uses one batch and takes the largest |grad f(x + d) - grad f(x)| / |d| met, around x and at a random
+    point near it: a lower bound of L, close to it where F is nearly quadratic.
+    """
+    closed = f.lipschitz()
+    if closed is not None:
+        return Smoothness(closed, True)
+    rng = Rng(seed, 0)
+    sample = f.draw(rng, batch if f.n is None else min(batch, f.n))
+    size = float(torch.linalg.vector_norm(x)) / math.sqrt(x.numel())
+    length = 1e-3 * max(size, 1.0) * math.sqrt(x.numel())
+    largest = 0.0
+    for centre in (x, x + max(size, 1.0) * _gaussian(x, rng)):
+        d = _gaussian(x, rng)
+        for _ in range(iterations):
+            d = d * (length / max(float(torch.linalg.vector_norm(d)), 1e-300))
+            d = f.gradient((centre + d, centre), (1.0, -1.0), sample)
+            size_of_change = float(torch.linalg.vector_norm(d))
+            largest = max(largest, size_of_change / length)
+            if size_of_change == 0:
+                break
+    return Smoothness(largest, False)
+
+
+def _gaussian(like: Tensor, rng: Rng) -> Tensor:
+    real = torch.from_numpy(rng.standard_normal(like.shape))
+    if like.is_complex():
+        real = torch.complex(real, torch.from_numpy(rng.standard_normal(like.shape)))
+    return real.to(like)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Eigenvalues of AA' and A'A: the largest (shared), the smallest, and the smallest that is not zero."""
+
+    largest: float
+    smallest_rows: float | None  # of AA'; None where A is too large to tell
+    smallest_columns: float | None  # of A'A
+    smallest_nonzero: float | None
+
+
+def spectrum(A: Operator, in_shape: Shape | None = None) -> Spectrum:
+    """The ends of the spectrum of A; exact up to 2000 x 2000, else only the largest."""
+    if A.gram is not None and A.in_shape == A.out_shape:
+        return Spectrum(A.gram, A.gram, A.gram, A.gram)
+    shape = A.in_shape or in_shape
+    out = A.output_shape(shape)
+    if shape is None or out is None or math.prod(shape) > DENSE or math.prod(out) > 20 * DENSE:
+        return Spectrum(A.norm().upper ** 2, None, None, None)
+    rows, columns = math.prod(out), math.prod(shape)
+    if rows > DENSE:
+        matrix = A.dense(shape)
+        values = torch.linalg.eigvalsh((matrix.mH @ matrix).double()).clamp(min=0).flip(0)
+    else:
+        values = torch.linalg.svdvals(
+            A.dense(shape).to(torch.complex128 if A.dtype and A.dtype.is_complex else torch.float64)
+        )
+        values = values**2
+    largest = float(values[0])
+    zero = largest * 1e-12 * max(rows, columns)
+    rank = int((values > zero).sum())
+    smallest = float(values[rank - 1]) if rank else 0.0
+    return Spectrum(largest, smallest if rank == rows else 0.0, smallest if rank == columns else 0.0, smallest)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Ready parameters of SMADMM for a problem, and the reason for each; print it to read them."""
+
+    problem: Problem
+    rho: Power
+    eta: Power
+    a: Power
+    batch: int
+    first: int
+    iterations: int
+    x_step: XStep
+    reasons: tuple[str, ...]
+
+    @property
+    def m(self) -> int:
+        """The size of the first batch, as the paper calls it."""
+        return self.first
+
+    def solver(self, seed: int = 0) -> ADMM:
+        """SMADMM with these settings."""
+        storm = Storm(self.batch, self.a, self.first)
+        return ADMM(self.problem, storm, self.rho, self.eta, x_step=self.x_step, seed=seed)
+
+    def __str__(self) -> str:
+        return "\n".join(self.reasons)
+
+
+def _batch_size(n: int | None, budget: int) -> int:
+    """A power of two up to 32: small data want many steps, and a budget should allow for a thousand of them."""
+    most = min((n or budget) // 128, budget // 2000, 32)
+    return 2 ** int(math.log2(most)) if most >= 1 else 1
+
+
+def auto(problem: Problem, budget: int, x: Tensor | None = None) -> Settings:
+    """Settings of SMADMM for `budget` sample gradients; x is a typical point (default: zeros of the shape of f)."""
+    f = problem.f
+    x_shape = f.shape or problem.A.in_shape
+    if x is None:
+        if x_shape is None:
+            raise ValueError("the problem does not tell the shape of x; give auto a point x")
+        x = torch.zeros(x_shape, dtype=f.dtype or problem.A.dtype or torch.get_default_dtype())
+    if budget < 10:
+        raise ValueError(f"a budget of {budget} sample gradients is too small; give at least 10")
+    L = smoothness(f, x)
+    if not L.value > 0:
+        raise ValueError(f"F looks linear around x (L = {L.value}); auto cannot tell a step, set eta yourself")
+    square = problem.A.norm().upper ** 2
+    exact = x.numel() <= DENSE
+    batch = _batch_size(f.n, budget)
+    first = max(batch, min(1000, budget // 10, f.n if f.n is not None else budget))
+    iterations = max(1, (budget - first) // (2 * batch))
+    prior = not all(isinstance(h, Penalty) for h in problem.hs)
+    power = 0.0 if prior else 1 / 3
+    c_rho = L.value if prior else 0.5 * L.value / square
+    c_eta = 0.5 * L.value if exact and not prior else L.value + c_rho * square
+    reasons = (
+        f"L = {L.value:.4g} ({'closed form' if L.bound else 'from gradient differences'}), |A|^2 <= {square:.4g}",
+        f"eta_k = {c_eta:.4g} k^{power:.3g}: a first step of about 1/L, Theorem 3.2's exponent"
+        + (" replaced by 0 because a denoiser is used" if prior else ""),
+        f"rho_k = {c_rho:.4g} k^{power:.3g}: "
+        + ("with a denoiser rho is the weight of the prior; set it to your noise" if prior else "tied to eta by |A|^2"),
+        "a_k = min(1, 2 k^(-2/3)): Theorem 3.2's exponent",
+        f"batch = {batch}: a power of two up to 32 that leaves {iterations} iterations",
+        f"m = {first}: up to 1000 samples or a tenth of the budget, so that the first direction is not noise",
+        f"x-step: {'exact' if exact else 'linearised'}, for x has {x.numel()} unknowns (exact up to {DENSE})",
+    )
+    step: XStep = Exact(problem.A, tuple(x.shape)) if exact else linearised
+    momentum = Power(2.0, -2 / 3, hi=1.0)
+    return Settings(
+        problem, Power(c_rho, power), Power(c_eta, power), momentum, batch, first, iterations, step, reasons
+    )
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """One assumption of the theorems: `holds` is True, False, or None where it cannot be known."""
+
+    name: str
+    holds: bool | None
+    why: str
+
+    def __str__(self) -> str:
+        word = {True: "holds", False: "FAILS", None: "cannot be known"}[self.holds]
+        return f"{self.name}: {word} - {self.why}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The theorems' assumptions for a problem; print it to read them."""
+
+    assumptions: tuple[Assumption, ...]
+
+    @property
+    def guaranteed(self) -> bool:
+        return all(a.holds is True for a in self.assumptions)
+
+    def __str__(self) -> str:
+        verdict = (
+            "The theorems apply."
+            if self.guaranteed
+            else "No guarantee by the theorems; the method may still work well."
+        )
+        return "\n".join([*(str(a) for a in self.assumptions), verdict])
+
+
+def check_assumptions(problem: Problem) -> Report:
+    """Which assumptions of Theorems 3.1 and 3.2 hold, fail, or cannot be known."""
+    f, bounded = problem.f, problem.f.bounded_gradients
+    L = f.lipschitz()
+    smooth = Assumption(
+        "smoothness of f (3.1)",
+        True if L is not None else None,
+        f"L = {L:.4g} in closed form" if L is not None else "no closed form; smoothness(f, x) estimates L",
+    )
+    gradients = Assumption(
+        "bounded stochastic gradients (3.2)",
+        bounded,
+        {
+            True: "the slope of the loss is bounded and so are the data",
+            False: "they grow with x, as for least squares; harmless while the iterates stay bounded",
+            None: "depends on the loss that was given",
+        }[bounded],
+    )
+    known = all(isinstance(h, Penalty) for h in problem.hs)
+    floor = known and L is not None
+    below = Assumption(
+        "f and h bounded below (3.3)",
+        True if floor else None,
+        "a loss and penalties that are not negative" if floor else "the loss or the prior has no known bound",
+    )
+    convex = Assumption(
+        "h convex",
+        all(isinstance(h, Penalty) and h.convex for h in problem.hs) if known else None,
+        "all penalties are convex" if known else "a denoiser D: I - D must be a gradient, Lipschitz below 1",
+    )
+    finite = bool(bounded) and f.n is not None
+    variance = Assumption(
+        "bounded variance (3.5)",
+        True if finite else None,
+        "finitely many samples with bounded gradients" if finite else "it may grow with x, or the data are a stream",
+    )
+    return Report((smooth, gradients, below, _rank(problem), convex, variance))
+
+
+def _rank(problem: Problem) -> Assumption:
+    name = "A of full row and full column rank (3.4)"
+    if problem.A.in_shape is None and problem.A.gram is not None:
+        return Assumption(name, True, "A is a multiple of the identity")
+    ends = spectrum(problem.A, problem.f.shape)
+    if ends.smallest_rows is None or ends.smallest_columns is None:
+        return Assumption(name, None, "A is too large to compute its smallest eigenvalues")
+    if ends.smallest_rows > 0 and ends.smallest_columns > 0:
+        return Assumption(name, True, f"the smallest eigenvalue of AA' is {ends.smallest_rows:.4g}")
+    lacking = [part for part, value in (("rows", ends.smallest_rows), ("columns", ends.smallest_columns)) if value == 0]
+    return Assumption(
+        name,
+        False,
+        f"the {' and the '.join(lacking)} of A are linearly dependent (the proof needs both ranks full; "
+        f"the smallest non-zero eigenvalue of A'A is {ends.smallest_nonzero:.4g})",
+    )

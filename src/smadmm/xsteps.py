@@ -1,0 +1,132 @@
+"""x-steps: direction d, eta, rho -> (eta Q + rho A'A)^{-1} d, for four choices of Q.
+
+linearised      Q = I - (rho/eta) A'A      d / eta                  needs eta >= rho |A|^2
+Diagonal(q)     the same in a metric       d / (eta q)              needs eta diag(q) >= A' rho A
+Preconditioned  the same, any metric P     P d / eta                needs eta P^{-1} >= rho A'A
+Exact(A)        Q = I                      cached inverse of I + (rho/eta) A'A
+Conjugate(A)    Q = I                      conjugate gradients
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from smadmm.operators.linear import Matrix, Operator
+from smadmm.problem import Step
+
+
+class XStep(Protocol):
+    """What the loop subtracts from x; the direction may be overwritten."""
+
+    def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor: ...
+
+
+def linearised(direction: Tensor, eta: Step, rho: Step) -> Tensor:
+    """d / eta, in place: the direction is the loop's own."""
+    return direction.div_(eta)
+
+
+@dataclass(frozen=True, eq=False)
+class Diagonal:
+    """d / (eta q), q a positive tensor of the shape of x."""
+
+    q: Tensor
+
+    def __post_init__(self) -> None:
+        if not bool((self.q > 0).all()):
+            raise ValueError(f"the diagonal metric must be positive, its smallest entry is {float(self.q.min())}")
+
+    def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:
+        return direction / (eta * self.q)
+
+
+@dataclass(frozen=True)
+class Preconditioned:
+    """P d / eta: P is the inverse of the metric, given as a function."""
+
+    apply: Callable[[Tensor], Tensor]
+
+    def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:
+        return self.apply(direction) / eta
+
+
+class Exact:
+    """(eta I + rho A'A)^{-1} d by a factorisation that is kept while rho/eta stays the same; leading axes are batches.
+
+    Dense A: Cholesky of the d x d matrix. Sparse A: SuperLU of SciPy where it is installed, else dense.
+    """
+
+    def __init__(self, A: Operator, in_shape: tuple[int, ...] | None = None):
+        self.A, self.in_shape = A, A.in_shape or in_shape
+        self.sparse = isinstance(A, Matrix) and A.sparse and not A.matrix.is_complex()
+        self._gram: Any = None
+        self._solvers: dict[float, Callable[[Tensor], Tensor]] = {}
+
+    def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:
+        if self.A.gram is not None:  # A'A = g I
+            return direction / (eta + rho * self.A.gram)
+        ratio = float(f"{float(rho) / float(eta):.14g}")  # schedules that grow together differ in the last digit
+        if ratio not in self._solvers:
+            if len(self._solvers) == 4:
+                self._solvers.clear()
+            self._solvers[ratio] = self._factorise(ratio, direction)
+        size = self.A.matrix.shape[1] if isinstance(self.A, Matrix) else direction.numel()
+        return self._solvers[ratio](direction.reshape(-1, size).mT).mT.reshape(direction.shape) / eta
+
+    def _factorise(self, ratio: float, like: Tensor) -> Callable[[Tensor], Tensor]:
+        solve = _sparse_solver(self.A, ratio) if self.sparse else None
+        if solve is not None:
+            return solve
+        if self._gram is None:
+            if isinstance(self.A, Matrix):
+                matrix = self.A.dense_matrix()
+            else:
+                matrix = self.A.dense(self.in_shape or tuple(like.shape), like.dtype)
+            self._gram = (matrix.mH @ matrix).to(like.device, like.dtype)
+        eye = torch.eye(len(self._gram), dtype=like.dtype, device=like.device)
+        # I + ratio A'A is well conditioned; one product with its inverse is far quicker than two triangular solves
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(eye + ratio * self._gram))
+        return lambda d: inverse @ d
+
+
+def _sparse_solver(A: Operator, ratio: float) -> Callable[[Tensor], Tensor] | None:
+    try:
+        from scipy.sparse import csc_array, csr_array, eye_array
+        from scipy.sparse.linalg import splu
+    except ImportError:
+        return None
+    assert isinstance(A, Matrix)
+    csr = A.matrix.cpu()
+    parts = (csr.values().double().numpy(), csr.col_indices().numpy(), csr.crow_indices().numpy())
+    matrix = csr_array(parts, shape=tuple(csr.shape))
+    factor = splu(csc_array(eye_array(csr.shape[1]) + ratio * (matrix.T @ matrix)))
+    return lambda d: torch.from_numpy(factor.solve(d.double().cpu().numpy())).to(d)
+
+
+@dataclass(frozen=True)
+class Conjugate:
+    """(eta I + rho A'A)^{-1} d by conjugate gradients to a relative residual `tolerance`."""
+
+    A: Operator
+    tolerance: float = 1e-8
+    max_iterations: int = 200
+
+    def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:
+        x = torch.zeros_like(direction)
+        r = p = direction
+        square = torch.vdot(r.flatten(), r.flatten()).real
+        stop = self.tolerance**2 * square
+        for _ in range(self.max_iterations):
+            if square <= stop:
+                break
+            image = eta * p + self.A.T(rho * self.A(p))
+            step = square / torch.vdot(p.flatten(), image.flatten()).real
+            x, r = x + step * p, r - step * image
+            new = torch.vdot(r.flatten(), r.flatten()).real
+            p, square = r + (new / square) * p, new
+        return x

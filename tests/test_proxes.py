@@ -1,0 +1,174 @@
+"""Every prox against brute force, the Moreau identity, and the distance to the subdifferential."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+
+from smadmm.proxes import L1, TV, Box, Denoised, ElasticNet, GroupL2, Nonnegative, Simplex, Zero
+
+W = torch.tensor([0.2, 1.0, 0.0, 0.7, 0.4, 0.1], dtype=torch.float64)
+LABELLED = GroupL2(0.6, labels=torch.tensor([0, 0, 2, 2, 2, 1]))
+SLOW_TV = TV(0.3, accuracy=1e-7, max_iterations=20_000)
+
+
+def tv(y):
+    """Isotropic TV of a 2 x 3 image given as a vector."""
+    image = cp.reshape(y, (2, 3), order="C")
+    down = cp.vstack([image[1:] - image[:-1], np.zeros((1, 3))])
+    right = cp.hstack([image[:, 1:] - image[:, :-1], np.zeros((2, 1))])
+    return cp.sum(cp.norm(cp.vstack([cp.vec(down, order="C"), cp.vec(right, order="C")]), 2, axis=0))
+
+
+def groups(y, members):
+    return sum(cp.norm(y[group]) for group in members)
+
+
+# name: (penalty, its value in CVXPY, constraints in CVXPY, shape of y)
+PENALTIES = {
+    "zero": (Zero(), lambda y: 0, lambda y: [], (6,)),
+    "l1": (L1(0.4), lambda y: 0.4 * cp.norm1(y), lambda y: [], (6,)),
+    "weighted l1": (L1(W), lambda y: cp.norm1(cp.multiply(W.numpy(), y)), lambda y: [], (6,)),
+    "elastic net": (ElasticNet(0.3, 2.0), lambda y: 0.3 * cp.norm1(y) + cp.sum_squares(y), lambda y: [], (6,)),
+    "group axis": (GroupL2(0.6, axis=0), lambda y: 0.6 * groups(y, [[0, 3], [1, 4], [2, 5]]), lambda y: [], (2, 3)),
+    "group labels": (LABELLED, lambda y: 0.6 * groups(y, [[0, 1], [2, 3, 4], [5]]), lambda y: [], (6,)),
+    "box": (Box(-0.5, 0.25), lambda y: 0, lambda y: [y >= -0.5, y <= 0.25], (6,)),
+    "nonnegative": (Nonnegative(), lambda y: 0, lambda y: [y >= 0], (6,)),
+    "simplex": (Simplex(1.5), lambda y: 0, lambda y: [y >= 0, cp.sum(y) == 1.5], (6,)),
+    "tv": (SLOW_TV, lambda y: 0.3 * tv(y), lambda y: [], (2, 3)),
+}  # fmt: skip
+
+
+def random(seed, shape=(6,)):
+    return 1.5 * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+@pytest.mark.parametrize("t", [0.3, 2.0])
+def test_prox_equals_a_convex_solver(name, t):
+    penalty, value, constraints, shape = PENALTIES[name]
+    v = random(5, shape)
+    y = cp.Variable(6)
+    objective = value(y) + cp.sum_squares(y - v.numpy().ravel()) / (2 * t)
+    cp.Problem(cp.Minimize(objective), constraints(y)).solve(
+        solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12
+    )
+    np.testing.assert_allclose(penalty.prox(v, t).numpy().ravel(), y.value, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", [n for n in PENALTIES if n != "tv"])
+def test_prox_is_not_beaten_by_random_points(name):
+    """Brute force: no point near the prox, or anywhere, has a lower value."""
+    penalty, _, _, shape = PENALTIES[name]
+    v, t = random(6, shape), 0.7
+    y = penalty.prox(v, t)
+
+    def value(z):
+        return penalty.value(z) + float(((z - v) ** 2).sum()) / (2 * t)
+
+    best = value(y)
+    assert np.isfinite(best)
+    for seed in range(300):
+        for length in (1e-3, 0.1, 1.0):
+            trial = y + length * random(100 + seed, shape)
+            if penalty.indicator:
+                trial = penalty.prox(trial, 1.0)
+            assert value(trial) >= best - 1e-12
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_moreau_identity(name):
+    """(v - prox(v)) / t is a subgradient at prox(v): its distance to the subdifferential is zero."""
+    penalty, _, _, shape = PENALTIES[name]
+    for seed in range(5):
+        v, t = random(seed, shape), 0.8
+        y = penalty.prox(v, t)
+        assert penalty.subdifferential_distance(y, (v - y) / t) < (1e-5 if name == "tv" else 1e-12)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_subdifferential_distance_is_an_infimum(name):
+    """dist(g, dh(y)) <= |g - s| for subgradients s, and it is reached where the subdifferential is one point."""
+    penalty, _, _, shape = PENALTIES[name]
+    y = penalty.prox(random(1, shape), 0.5)
+    subgradient = (random(1, shape) - y) / 0.5
+    for seed in range(10, 20):
+        g = random(seed, shape)
+        distance = penalty.subdifferential_distance(y, g)
+        assert 0 <= distance <= float((g - subgradient).norm()) + 1e-6
+
+
+def test_distances_in_known_cases():
+    y, g = torch.tensor([2.0, 0.0, -1.0]), torch.tensor([1.0, 0.9, -0.2])
+    assert L1(0.5).subdifferential_distance(y, g) == pytest.approx((0.5**2 + 0.4**2 + 0.3**2) ** 0.5)
+    assert Box(-1, 2).subdifferential_distance(y, g) == pytest.approx(0.9)
+    assert Box(-1, 1).subdifferential_distance(y, g) == float("inf")
+    assert ElasticNet(0.5, 1.0).subdifferential_distance(y, g) == pytest.approx((1.5**2 + 0.4**2 + 1.3**2) ** 0.5)
+    corner = torch.tensor([1.0, 0.0, 0.0])
+    assert Simplex().subdifferential_distance(corner, torch.tensor([0.0, -1.0, -2.0])) == pytest.approx(0, abs=1e-9)
+    assert Simplex().subdifferential_distance(corner, torch.tensor([0.0, 1.0, -2.0])) == pytest.approx(0.5**0.5)
+    pair = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+    assert GroupL2(1.0).value(pair) == pytest.approx(5)
+    g = torch.tensor([[0.6, 0.8], [3.0, 0.0]])
+    assert GroupL2(1.0).subdifferential_distance(pair, g) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("penalty", [L1(0.5), ElasticNet(0.5, 1.0), GroupL2(0.5, axis=0)])
+def test_complex_magnitudes_are_shrunk(penalty):
+    v = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.complex128)
+    y = penalty.prox(v, 0.7)
+    assert y.dtype == v.dtype
+    angles = torch.where(y == 0, v, y).angle()
+    torch.testing.assert_close(angles, v.angle())
+    assert penalty.subdifferential_distance(y, (v - y) / 0.7) < 1e-12
+
+
+def test_tensor_steps_for_separable_penalties():
+    v, t = random(3), torch.rand(6, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.1
+    for penalty in (L1(0.5), L1(W), ElasticNet(0.5, 2.0), Box(-0.2, 0.2)):
+        expected = torch.stack([_single(penalty, i).prox(v[i : i + 1], float(t[i]))[0] for i in range(6)])
+        torch.testing.assert_close(penalty.prox(v, t), expected)
+
+
+def _single(penalty, i):
+    return L1(W[i : i + 1]) if isinstance(penalty, L1) and isinstance(penalty.weight, torch.Tensor) else penalty
+
+
+def test_tv_is_fast_enough_and_accurate_on_an_image(g):
+    image = torch.zeros(64, 64)
+    image[16:48, 20:50] = 1
+    noisy = image + 0.1 * torch.randn(64, 64, generator=g)
+    y = TV(0.1).prox(noisy, 1.0)
+    exact = TV(0.1, accuracy=1e-6, max_iterations=20_000).prox(noisy.double(), 1.0)
+    assert y.dtype == torch.float32
+    assert float((y - exact).norm() / noisy.norm()) < 2e-4
+    assert float((y - image).square().mean()) < 0.1 * float((noisy - image).square().mean())
+
+
+def test_denoiser_is_a_prox_without_a_value():
+    seen = []
+
+    def denoiser(v):
+        seen.append(tuple(v.shape))
+        return 0.5 * v
+
+    image = torch.ones(4, 6)
+    assert torch.equal(Denoised(denoiser, image=True).prox(image, 7.0), 0.5 * image)
+    assert torch.equal(Denoised(denoiser).prox(image, 7.0), 0.5 * image)
+    assert seen == [(1, 1, 4, 6), (4, 6)]
+    assert not hasattr(Denoised(denoiser), "value")
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: L1(-1.0), lambda: L1(-W), lambda: TV(-0.1), lambda: GroupL2(-1), lambda: ElasticNet(1, -1)]
+)
+def test_negative_weights_are_refused(make):
+    with pytest.raises(ValueError, match="must not be negative"):
+        make()
+
+
+def test_more_refusals():
+    with pytest.raises(ValueError, match="lo <= hi"):
+        Box(1.0, 0.0)
+    with pytest.raises(ValueError, match="two axes"):
+        TV(1.0).prox(torch.ones(5), 1.0)

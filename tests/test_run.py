@@ -1,0 +1,129 @@
+"""run(): history, stop rules, the divergence guard; clock and gradient count are the solver's alone."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pandas as pd
+import pytest
+import torch
+
+from smadmm import ADMM, SGD, Diverged, History, Problem, Stop, Storm, run
+from smadmm.checkpoint import load
+from smadmm.losses import Logistic, Squared
+from smadmm.proxes import L1, Denoised
+
+
+@pytest.fixture
+def problem(g):
+    X = torch.randn(200, 6, generator=g, dtype=torch.float64)
+    return Problem(Logistic(X, torch.sign(X[:, 0])), L1(0.01))
+
+
+def solver(problem, **options):
+    return ADMM(problem, Storm(4, 0.3, first=20), rho=0.1, eta=1.0, **options)
+
+
+START = torch.zeros(6, dtype=torch.float64)
+
+
+def test_history_columns_and_exports(problem, tmp_path):
+    metrics = {"size": lambda s: float(s.x.norm())}
+    result = run(solver(problem), START, Stop(iterations=25), every=10, certify=True, metrics=metrics)
+    h = result.history
+    assert h["k"] == [0, 10, 20, 25] and h["sfo"] == [20, 100, 180, 220]
+    assert set(h) == {
+        "k", "sfo", "seconds", "objective", "certificate", "gradient", "subdifferential", "feasibility", "size"
+    }  # fmt: skip
+    assert h["objective"][-1] < h["objective"][0] and h["size"][0] == 0
+    assert h["certificate"][-1] == pytest.approx(h["gradient"][-1] + h["subdifferential"][-1] + h["feasibility"][-1])
+    h.to_csv(tmp_path / "h.csv")
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "h.csv"), h.to_dataframe())
+    h.append({"k": 30})
+    h.to_json(tmp_path / "h.json")
+    assert json.loads((tmp_path / "h.json").read_text())["objective"][-1] is None
+    assert result.reason == "25 iterations done"
+    with pytest.raises(KeyError, match="no column 'loss'; there are k, sfo"):
+        h["loss"]
+
+
+def test_history_plots_itself(problem):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    axes = run(solver(problem), START, Stop(iterations=25), every=10).history.plot("objective", "seconds", label="a")
+    assert axes.get_xlabel() == "seconds" and len(axes.lines[0].get_xdata()) == 4
+
+
+def test_metrics_are_outside_the_clock_and_the_count(problem):
+    slow = {"slow": lambda s: time.sleep(0.05) or 1.0}
+    begin = time.perf_counter()
+    result = run(solver(problem), START, Stop(iterations=10), every=1, metrics=slow, certify=True)
+    assert time.perf_counter() - begin > 0.5
+    assert result.history["seconds"][-1] < 0.3
+    assert result.state.sfo == 20 + 10 * 8
+
+
+def test_stop_rules(problem):
+    assert run(solver(problem), START, Stop(sfo=100)).state.sfo == 100
+    timed = run(solver(problem), START, Stop(seconds=0.2), every=10**9)
+    assert timed.reason == "0.2 seconds used" and 0.2 <= timed.history["seconds"][-1] < 1
+    called = run(solver(problem), START, Stop(iterations=50), callback=lambda s: s.k == 7)
+    assert called.state.k == 7 and called.reason == "stopped by the callback"
+    flat = run(ADMM(problem, SGD(4), rho=0.1, eta=1.0), START, Stop(patience=10, iterations=10_000), every=5)
+    assert flat.reason.startswith("no progress") and flat.state.k < 10_000
+    with pytest.raises(ValueError, match="needs a stop rule"):
+        Stop()
+    with pytest.raises(ValueError, match="sfo must be positive, got -3"):
+        Stop(sfo=-3)
+
+
+def test_prox_without_value_has_no_objective(problem):
+    pnp = ADMM(Problem(problem.f, Denoised(lambda v: 0.9 * v)), SGD(4), rho=0.1, eta=1.0)
+    assert "objective" not in run(pnp, START, Stop(iterations=3)).history
+
+
+def test_divergence_names_iteration_and_cause(problem, g, tmp_path):
+    X = torch.randn(200, 6, generator=g, dtype=torch.float64)
+    wild = ADMM(Problem(Squared(X, X[:, 0]), L1(0.01)), SGD(4), rho=1e-4, eta=0.01)
+    with pytest.raises(Diverged, match=r"after iteration \d+; the step 1/eta is likely too long.*raise eta") as caught:
+        run(wild, START, Stop(iterations=10_000), every=10, checkpoint=tmp_path / "c")
+    assert torch.isfinite(caught.value.state.x).all() and caught.value.history.rows > 0
+    kept, _ = load(tmp_path / "c")
+    assert torch.equal(kept.x, caught.value.state.x)
+    X[3, 2] = float("nan")
+    broken = ADMM(Problem(Squared(X, X[:, 0]), L1(0.01)), SGD(200), rho=1.0, eta=50.0)
+    with pytest.raises(Diverged, match="look for NaN or infinity in the data"):
+        run(broken, START, Stop(iterations=100), objective=False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_cleanly_with_the_state_saved(problem, number, tmp_path):
+    threading.Timer(0.3, os.kill, (os.getpid(), number)).start()
+    result = run(solver(problem), START, Stop(iterations=10**9), every=10**9, checkpoint=tmp_path / "c")
+    assert result.reason == f"interrupted by {signal.Signals(number).name}"
+    kept, _ = load(tmp_path / "c")
+    assert kept.k == result.state.k > 0 and torch.equal(kept.x, result.state.x)
+    assert signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL)
+
+
+def test_quiet_without_a_terminal(problem, capfd):
+    run(solver(problem), START, Stop(iterations=20), every=5)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_run_works_off_the_main_thread(problem):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(run(solver(problem), START, Stop(iterations=5))))
+    thread.start()
+    thread.join()
+    assert results[0].state.k == 5
+
+
+def test_history_pads_missing_values():
+    h = History()
+    h.append({"a": 1.0})
+    h.append({"a": 2.0, "b": 3.0})
+    assert h["b"][0] != h["b"][0] and h["b"][1] == 3.0 and h.rows == 2

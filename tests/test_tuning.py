@@ -1,0 +1,98 @@
+"""Estimates of L and the spectrum, settings that need no tuning, and the report on assumptions."""
+
+import pytest
+import torch
+
+from smadmm import Problem, Stop, auto, check_assumptions, run
+from smadmm.losses import Autograd, LeastSquares, Logistic, Sigmoid, Stream
+from smadmm.operators import EdgeDifferences, Identity, Matrix, Stack
+from smadmm.proxes import L1, Denoised
+from smadmm.tuning import smoothness, spectrum
+
+
+def data(g, n=300, d=8, scale=1.0):
+    X = scale * torch.randn(n, d, generator=g, dtype=torch.float64)
+    return X, torch.sign(X @ torch.randn(d, generator=g, dtype=torch.float64))
+
+
+def test_smoothness_by_power_iteration_finds_the_largest_eigenvalue(g):
+    M = torch.randn(50, 6, generator=g, dtype=torch.float64)
+    hessian = M.T @ M / 50
+    f = Autograd(lambda x, batch: 0.5 * (x @ hessian @ x), n=1)
+    estimate = smoothness(f, torch.zeros(6, dtype=torch.float64), iterations=100)
+    assert not estimate.bound
+    assert estimate.value == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-3)
+
+
+def test_smoothness_prefers_the_closed_form(g):
+    f = Sigmoid(*data(g))
+    assert smoothness(f, torch.zeros(8)).value == f.lipschitz()
+
+
+def test_spectrum_of_known_matrices():
+    tall = spectrum(Stack([EdgeDifferences([(0, 1), (1, 2)], 3), Identity()]))
+    # A'A = I + Laplacian of a path of three nodes, eigenvalues 1, 2, 4
+    assert tall.largest == pytest.approx(4) and tall.smallest_columns == pytest.approx(1)
+    assert tall.smallest_rows == 0 and tall.smallest_nonzero == pytest.approx(1)
+    square = torch.diag(torch.tensor([1.0, 2.0, 0.0], dtype=torch.float64))
+    assert spectrum(Matrix(square)).smallest_nonzero == pytest.approx(1)
+    assert spectrum(Matrix(square)).smallest_columns == 0
+    assert spectrum(-3 * Identity()).smallest_nonzero == 9
+    huge = spectrum(Identity((5000,)) + Identity((5000,)))
+    assert huge.smallest_nonzero is None and huge.largest == pytest.approx(4, rel=0.2)
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1.0, 1e2])
+@pytest.mark.parametrize("loss", [Sigmoid, Logistic])
+def test_auto_works_whatever_the_scale_of_the_data(g, scale, loss):
+    X, b = data(g, scale=scale)
+    graph = Stack([EdgeDifferences([(i, i + 1) for i in range(7)], 8), Identity()])
+    problem = Problem(loss(X, b), L1(1e-4 * scale), graph)
+    settings = auto(problem, budget=60_000)
+    result = run(settings.solver(), torch.zeros(8, dtype=torch.float64), Stop(sfo=60_000), every=500)
+    first, last = result.history["objective"][0], result.history["objective"][-1]
+    assert last < 0.45 * first
+    assert result.state.sfo <= 60_000 + 2 * settings.batch
+    text = str(settings)
+    assert all(word in text for word in ("L =", "eta_k", "rho_k", "a_k", "batch =", f"m = {settings.m}", "x-step"))
+
+
+def test_auto_on_a_stream_a_large_problem_and_a_denoiser(g):
+    rows = torch.randn(5000, 3, generator=g)
+    stream = Stream(lambda x, batch: 0.5 * ((x - batch) ** 2).sum(1).mean(), [rows])
+    assert auto(Problem(stream, L1(0.1)), 4000, x=torch.zeros(3)).first == 400
+    matrix = torch.randn(4, 3000, generator=g)
+    large = Problem(LeastSquares(matrix, torch.ones(4)), L1(0.1))
+    assert "linearised" in str(auto(large, 1000))
+    auto(large, 1000).solver()  # eta >= rho |A|^2 holds
+    pnp = auto(Problem(LeastSquares(matrix, torch.ones(4)), Denoised(lambda v: v)), 1000)
+    assert pnp.rho.p == pnp.eta.p == 0 and "weight of the prior" in str(pnp)
+    pnp.solver()
+
+
+def test_auto_refuses_what_it_cannot_know(g):
+    f = Autograd(lambda x, batch: x.sum(), n=3)
+    with pytest.raises(ValueError, match="give auto a point x"):
+        auto(Problem(f, L1(0.1)), 1000)
+    with pytest.raises(ValueError, match="looks linear"):
+        auto(Problem(f, L1(0.1)), 1000, x=torch.zeros(3))
+    with pytest.raises(ValueError, match="budget of 3"):
+        auto(Problem(Sigmoid(*data(g)), L1(0.1)), 3)
+
+
+def verdicts(problem):
+    return {a.name.split(" (")[0]: a.holds for a in check_assumptions(problem).assumptions}
+
+
+def test_assumptions_in_plain_words(g):
+    X, b = data(g)
+    good = Problem(Sigmoid(X, b), L1(0.1))
+    assert check_assumptions(good).guaranteed and "The theorems apply." in str(check_assumptions(good))
+    tall = Problem(Sigmoid(X, b), L1(0.1), Stack([EdgeDifferences([(0, 1)], 8), Identity()]))
+    assert verdicts(tall)["A of full row and full column rank"] is False
+    assert "rows of A are linearly dependent" in str(check_assumptions(tall))
+    assert "No guarantee" in str(check_assumptions(tall))
+    squares = verdicts(Problem(LeastSquares(X, b), Denoised(lambda v: v)))
+    assert squares["bounded stochastic gradients"] is False and squares["h convex"] is None
+    own = verdicts(Problem(Autograd(lambda x, batch: x.sum(), n=3), L1(0.1)))
+    assert own["smoothness of f"] is None and own["bounded stochastic gradients"] is None
