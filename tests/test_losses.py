@@ -35,12 +35,18 @@ LOSSES = {
     "sparse": Sigmoid(X.to_sparse(), SIGNS),
     "scipy": Logistic(scipy.sparse.csr_array(X.numpy()), SIGNS.numpy()),
     "numpy": Logistic(X.numpy(), SIGNS.numpy()),
+    "centred": Sigmoid(X, SIGNS, centre=X.mean(0)),
+    "centred sparse": Logistic(X.to_sparse(), SIGNS, WEIGHTS, centre=X.mean(0)),
     "least squares": LeastSquares(X, random(N, 4)),
     "blocks": LeastSquares(X, random(N, 4), block=4),
     "sparse blocks": LeastSquares(X.to_sparse(), random(N, 4), block=4),
     "complex": LeastSquares(random((N, D), 5, torch.complex128), random(N, 6, torch.complex128), block=2),
     "autograd": Autograd(logistic, N),
 }
+
+
+def size(f):
+    return f.shape[0] if f.shape else D
 
 
 def kind(f):
@@ -52,7 +58,7 @@ def test_gradient_equals_finite_differences(name):
     f = LOSSES[name]
     batch = f.draw(Rng(0, 1), 3)
     for chosen in (batch, f.full()):
-        x, d = random(D, 7, kind(f)), random(D, 8, kind(f))
+        x, d = random(size(f), 7, kind(f)), random(size(f), 8, kind(f))
         h = 1e-5
         slope = (f.value(x + h * d, chosen) - f.value(x - h * d, chosen)) / (2 * h)
         gradient = f.gradient((x,), (1.0,), chosen)
@@ -63,7 +69,7 @@ def test_gradient_equals_finite_differences(name):
 @pytest.mark.parametrize("name", LOSSES)
 def test_several_points_in_one_call(name):
     f = LOSSES[name]
-    points, weights = [random(D, s, kind(f)) for s in (1, 2, 3)], [1.0, -0.7, 0.25]
+    points, weights = [random(size(f), s, kind(f)) for s in (1, 2, 3)], [1.0, -0.7, 0.25]
     for batch in (f.draw(Rng(0, 1), 7), f.full()):
         single = sum(w * f.gradient((x,), (1.0,), batch) for x, w in zip(points, weights))
         torch.testing.assert_close(f.gradient(points, weights, batch), single, rtol=1e-12, atol=1e-13)
@@ -72,7 +78,7 @@ def test_several_points_in_one_call(name):
 @pytest.mark.parametrize("name", LOSSES)
 def test_components_assemble_to_the_gradient(name):
     f, batch = LOSSES[name], torch.tensor([1, 3, 3, 0])
-    x = random(D, 1, kind(f))
+    x = random(size(f), 1, kind(f))
     torch.testing.assert_close(f.assemble(f.components(x, batch), batch), f.gradient((x,), (1.0,), batch))
 
 
@@ -82,7 +88,7 @@ def test_lipschitz_constant_bounds_gradient_differences(name):
     L = f.lipschitz()
     ratios = []
     for seed in range(200):
-        x, y = (10 ** ((seed % 5) - 3) * random(D, 10 * seed + i, kind(f)) for i in (0, 1))
+        x, y = (10 ** ((seed % 5) - 3) * random(size(f), 10 * seed + i, kind(f)) for i in (0, 1))
         ratios.append(float(f.gradient((x, y), (1.0, -1.0), f.full()).norm() / (x - y).norm()))
     assert 0.05 * L < max(ratios) <= L * (1 + 1e-9)
 

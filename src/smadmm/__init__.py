@@ -2,8 +2,9 @@
 
 from smadmm import losses, operators, proxes, schedules, tuning
 from smadmm.certificate import Certificate, certificate
-from smadmm.estimators import ASVRG, SAGA, SGD, SVRG, Estimate, Estimator, Spider, Storm
+from smadmm.estimators import ASVRG, SAGA, SGD, SVRG, Estimate, Estimator, Measured, Spider, Storm
 from smadmm.history import History
+from smadmm.pace import DistanceOverGradients
 from smadmm.problem import FiniteSum, Loss, Penalty, Problem, Prox
 from smadmm.run import Diverged, Result, Stop, run
 from smadmm.sampling import Ordered, Rng, iid, reshuffled
@@ -24,6 +25,7 @@ __all__ = [
     "Certificate",
     "Conjugate",
     "Diagonal",
+    "DistanceOverGradients",
     "Diverged",
     "Estimate",
     "Estimator",
@@ -31,6 +33,7 @@ __all__ = [
     "FiniteSum",
     "History",
     "Loss",
+    "Measured",
     "Ordered",
     "Penalty",
     "Power",

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from smadmm.estimators import Estimate
+from smadmm.pace import Pace
 from smadmm.solver import Mean, State
 
 MAGIC = b"SMADMM\r\n"
@@ -143,7 +144,7 @@ def _pack(value: Any, name: str, arrays: dict[str, Tensor]) -> Any:
 
 def _known_types() -> dict[str, type]:
     """State, Mean and every class of estimates there is, a user's own included."""
-    found: list[type] = [State, Mean]
+    found: list[type] = [State, Mean, Pace]
     waiting: list[type] = [Estimate]
     while waiting:
         kind = waiting.pop()

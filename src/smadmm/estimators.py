@@ -8,6 +8,7 @@ With g_S(x) the mean gradient over a batch S of b samples, N samples in all:
     Spider   v = v + g_S(x) - g_S(x_old), restarted every q (SARAH)                        2b + N/q, or 2b + restart/q
     ASVRG    SVRG at theta x + (1 - theta) anchor                                          2b + N/q
     Storm    v = g_S(x) + (1 - a)(v - g_S(x_old)): the paper's, SMADMM                     2b; b where a = 1
+    Measured SAGA with the correction times a measured factor in [0, 1], table empty at first   b
 
 Each is a pair of pure functions: `init` makes the first estimate, `update` the next one. To add one, write these two
 and put the class into the list of tests/test_estimators.py.
@@ -204,11 +205,61 @@ class SAGA(Estimator):
         batch = f.draw(rng, self.batch)
         new = f.components(x, batch)
         change = f.assemble(new - e.table[batch], batch)
-        # each sample enters the table once, however often it was drawn
-        samples, first = batch.cpu().unique(return_inverse=True)
-        where = torch.empty(len(samples), dtype=torch.long).scatter_(0, first, torch.arange(len(batch)))
-        samples, fresh = samples.to(batch.device), new[where.to(batch.device)]
-        moved = f.assemble(fresh - e.table[samples], samples) * (len(samples) / f.n)
-        table = e.table.clone()
-        table[samples] = fresh
-        return Tabled(change + e.mean, x, e.sfo + self.batch, table=table, mean=e.mean + moved)
+        table, mean = _refresh(f, e, batch, new)
+        return Tabled(change + e.mean, x, e.sfo + self.batch, table=table, mean=mean)
+
+
+def _refresh(f: FiniteSum, e: Tabled, batch: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+    """Table and mean with the batch's new components; a sample enters once, however often it was drawn."""
+    samples, first = batch.cpu().unique(return_inverse=True)
+    where = torch.empty(len(samples), dtype=torch.long).scatter_(0, first, torch.arange(len(batch)))
+    samples, fresh = samples.to(batch.device), new[where.to(batch.device)]
+    moved = f.assemble(fresh - e.table[samples], samples) * (len(samples) / f.n)
+    table = e.table.clone()
+    table[samples] = fresh
+    return table, e.mean + moved
+
+
+@dataclass(frozen=True)
+class Correlated(Tabled):
+    """A tabled estimate with moving averages of <g, w> and |w|^2 for the correction w."""
+
+    along: float
+    across: float
+
+
+@dataclass(frozen=True, eq=False)
+class Measured(Estimator):
+    """v = g_S(x) - gamma w, w = mean of table over S - mean of table, gamma = <g, w> / |w|^2 as measured so far.
+
+    The table starts empty, so there is no full pass; gamma = 0 is SGD, gamma = 1 is SAGA. `metric` weighs the products
+    by 1/q; gamma is known before the batch is drawn, so v is unbiased.
+    """
+
+    batch: int
+    metric: Tensor | None = None
+    memory: float = 0.95
+
+    def __post_init__(self) -> None:
+        _refuse_below_one(batch=self.batch)
+
+    def init(self, f: Loss, x: Tensor, rng: Rng) -> Estimate:
+        f.full()  # refuses a stream
+        if not isinstance(f, FiniteSum):
+            raise TypeError(f"Measured keeps a table of samples and needs a FiniteSum loss, got {type(f).__name__}")
+        table = x.new_zeros((f.n, *f.component_shape(x)))
+        empty = Correlated(torch.zeros_like(x), x, 0, table, torch.zeros_like(x), 0.0, 0.0)
+        return self.update(f, empty, x, 0, rng)
+
+    def update(self, f: Loss, e: Estimate, x: Tensor, k: int, rng: Rng) -> Estimate:
+        assert isinstance(e, Correlated)
+        assert isinstance(f, FiniteSum)
+        batch = f.draw(rng, self.batch)
+        new = f.components(x, batch)
+        g, w = f.assemble(new, batch), f.assemble(e.table[batch], batch) - e.mean
+        gamma = min(max(e.along / e.across, 0.0), 1.0) if e.across > 0 else 0.0
+        scaled = w if self.metric is None else w / self.metric
+        along = e.along + (1 - self.memory) * (float((g * scaled).sum()) - e.along)
+        across = e.across + (1 - self.memory) * (float((w * scaled).sum()) - e.across)
+        table, mean = _refresh(f, e, batch, new)
+        return Correlated(torch.sub(g, w, alpha=gamma), x, e.sfo + self.batch, table, mean, along, across)

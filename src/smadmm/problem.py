@@ -77,6 +77,10 @@ class FiniteSum(Loss):
         """One row a sample from which `assemble` makes gradients; by default the sample's gradient itself."""
         return torch.stack([self.gradient((x,), (1.0,), i[None]) for i in batch])
 
+    def component_shape(self, x: Tensor) -> Shape:
+        """The shape of one row of `components`."""
+        return tuple(x.shape)
+
     def assemble(self, components: Tensor, batch: Batch) -> Tensor:
         """The mean gradient of the batch from its components."""
         return components.mean(0)

@@ -5,8 +5,8 @@
     lam+ = lam - rho (A x+ + B y+ - c)                                                                 line 5
     v+   = the estimator's, at x+                                                                      line 6
 
-rho may be a positive number or a tensor of row weights. A step is a pure function of its state; the randomness of
-iteration k is keyed by (seed, k).
+rho may be a positive number or a tensor of row weights; where a pace sets the step s, eta, rho and r are divided by it.
+A step is a pure function of its state; the randomness of iteration k is keyed by (seed, k).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from smadmm.estimators import Estimate, Estimator
 from smadmm.operators.linear import Shape
+from smadmm.pace import DistanceOverGradients, Pace
 from smadmm.problem import Problem
 from smadmm.sampling import Rng
 from smadmm.schedules import Power, Schedule, ScheduleLike, as_schedule
@@ -50,6 +51,7 @@ class State:
     Bys: tuple[Tensor, ...]
     drawn: int
     mean: Mean | None = None
+    pace: Pace | None = None
 
     @property
     def y(self) -> Any:
@@ -64,13 +66,16 @@ class State:
 
 @dataclass(frozen=True)
 class Average:
-    """Average x and the multiplier with these weights; `pull` in [0, 1) takes gradients at (1 - pull) x + pull mean."""
+    """Average x and the multiplier with weights weight(k), times s^2 where a pace sets the step s.
+
+    `pull` in [0, 1) takes gradients at (1 - pull) x + pull mean.
+    """
 
     weight: Schedule = Power(1.0)  # noqa: RUF009
     pull: float = 0.0
 
-    def update(self, mean: Mean, x: Tensor, lam: Tensor, k: int) -> Mean:
-        weight = self.weight(k)
+    def update(self, mean: Mean, x: Tensor, lam: Tensor, k: int, step: float) -> Mean:
+        weight = self.weight(k) * step**2
         total = mean.weight + weight
         share = weight / total
         return Mean(torch.lerp(mean.x, x, share), torch.lerp(mean.lam, lam, share), total)
@@ -88,6 +93,7 @@ class ADMM:
     x_step: XStep
     seed: int
     average: Average | None
+    pace: DistanceOverGradients | None
 
     def __init__(
         self,
@@ -99,9 +105,10 @@ class ADMM:
         x_step: XStep = linearised,
         seed: int = 0,
         average: Average | None = None,
+        pace: DistanceOverGradients | None = None,
     ):
         self.__dict__.update(problem=problem, estimator=estimator, rho=as_schedule(rho), eta=as_schedule(eta))
-        self.__dict__.update(x_step=x_step, seed=seed, average=average)
+        self.__dict__.update(x_step=x_step, seed=seed, average=average, pace=pace)
         self.__dict__.update(rs=_proximal_weights(problem, self.rho, r))
         _validate(self)
 
@@ -117,7 +124,8 @@ class ADMM:
         rng = Rng(self.seed, 0)
         est = self.estimator.init(p.f, x, rng)
         mean = None if self.average is None else Mean(x, lam, 0.0)
-        return State(0, x, ys, lam, est, Ax, Bys, rng.drawn, mean)
+        pace = None if self.pace is None else self.pace.init(x, est.v)
+        return State(0, x, ys, lam, est, Ax, Bys, rng.drawn, mean, pace)
 
     def _first_ys(self, Ax: Tensor, y: Tensor | Sequence[Tensor] | None) -> tuple[Tensor, ...]:
         p = self.problem
@@ -135,11 +143,12 @@ class ADMM:
     def step(self, s: State) -> State:
         """One iteration of Algorithm 1."""
         p, k = self.problem, s.k + 1
-        rho, eta = self.rho(k), self.eta(k)
+        s_k = 1.0 if s.pace is None else s.pace.step
+        rho, eta = self.rho(k) / s_k, self.eta(k) / s_k
         ys, Bys = list(s.ys), list(s.Bys)
         for j, (h, B, r_j) in enumerate(zip(p.hs, p.Bs, self.rs, strict=True)):  # line 3
             w = _add(_less_blocks(s.lam, rho, Bys, p.c), -rho, s.Ax)  # lam - rho (A x + B y - c)
-            r = r_j(k)
+            r = r_j(k) / s_k
             ys[j] = h.prox(_plus(ys[j], 1 / r, B.T(w)), 1 / r)
             Bys[j] = B(ys[j])
         base = _less_blocks(s.lam, rho, Bys, p.c)  # lam - rho (B y+ - c)
@@ -149,11 +158,12 @@ class ADMM:
         lam = _add(base, -rho, Ax)  # line 5: lam - rho (A x+ + B y+ - c)
         at, mean = x, None
         if self.average is not None and s.mean is not None:
-            mean = self.average.update(s.mean, x, w, k)
+            mean = self.average.update(s.mean, x, w, k, s_k)
             at = torch.lerp(x, mean.x, self.average.pull) if self.average.pull else x
         rng = Rng(self.seed, k, s.drawn)
         est = self.estimator.update(p.f, s.est, at, k, rng)  # line 6
-        return State(k, x, tuple(ys), lam, est, Ax, tuple(Bys), rng.drawn, mean)
+        pace = None if self.pace is None or s.pace is None else self.pace.update(s.pace, x, s.x, est.v, k)
+        return State(k, x, tuple(ys), lam, est, Ax, tuple(Bys), rng.drawn, mean, pace)
 
     def steps(self, s: State) -> Iterator[State]:
         """The states after s, one by one, without end."""

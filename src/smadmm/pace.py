@@ -1,0 +1,59 @@
+"""A step that sets itself: distance over gradients.
+
+    s_k = max(c reach_k, floor) / sqrt(k mean |v|^2_{1/q})
+    reach_k = max over j <= k of ( |x_j - x_0|_q^2 - sum_{i<=j} |x_i - x_{i-1}|_q^2 ) / |x_j - x_0|_q
+
+The further the iterates got from their start, less what a random walk of the same steps would, the longer the next
+step; the mean of |v|^2 weighs recent gradients more (about k^recent). With it eta = 1/s and rho = R/s in the loop: the
+solver divides its schedules by s, and averages with weights s^2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The step of the next iteration and what it was made from."""
+
+    step: float
+    speed: float  # the mean of |v|^2
+    reach: float
+    walk: float  # the sum of squared moves
+    start: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class DistanceOverGradients:
+    """The rule; q is the metric (a positive tensor of the shape of x), floor / |v_0| is the first step."""
+
+    q: Tensor
+    floor: float
+    c: float = 3.0
+    recent: float = 3.0
+
+    def __post_init__(self) -> None:
+        if not self.floor > 0:
+            raise ValueError(f"floor must be positive, got {self.floor}")
+
+    def _step(self, reach: float, speed: float, k: int) -> float:
+        return max(self.c * reach, self.floor) / math.sqrt(k * speed + 1e-300)
+
+    def _square(self, v: Tensor) -> float:
+        return float((v * v / self.q).sum())
+
+    def init(self, x: Tensor, v: Tensor) -> Pace:
+        speed = self._square(v)
+        return Pace(self._step(0.0, speed, 1), speed, 0.0, 0.0, x)
+
+    def update(self, pace: Pace, x: Tensor, old: Tensor, v: Tensor, k: int) -> Pace:
+        """After iteration k moved old to x and v was estimated anew."""
+        walk = pace.walk + float(((x - old) ** 2 * self.q).sum())
+        far = float(((x - pace.start) ** 2 * self.q).sum())
+        reach = max(pace.reach, (far - walk) / math.sqrt(far)) if far > 0 else pace.reach
+        speed = pace.speed + (self.recent + 1) / (k + 1 + self.recent) * (self._square(v) - pace.speed)
+        return Pace(self._step(reach, speed, k + 1), speed, reach, walk, pace.start)
