@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from smadmm import ADMM, ASVRG, SAGA, SGD, SVRG, Measured, Power, Problem, Rng, Spider, Storm, reshuffled
+from smadmm import ADMM, ASVRG, SAGA, SGD, SVRG, Measured, Metric, Power, Problem, Rng, Spider, Storm, reshuffled
 from smadmm.losses import LeastSquares, Sigmoid, Stream
 from smadmm.proxes import L1
 
@@ -75,7 +75,7 @@ def test_measured_control_variate(g):
     """By hand: the first factor is 0; then v = g - gamma (t - mean), gamma from the batches before."""
     f, points, q = make(g), walk(g, 4), torch.rand(D, generator=g, dtype=torch.float64) + 0.5
     f.sampling = reshuffled
-    estimator, rows = Measured(20, q, memory=0.5), torch.zeros(N, D, dtype=torch.float64)
+    estimator, rows = Measured(20, Metric(q), memory=0.5), torch.zeros(N, D, dtype=torch.float64)
     rng, along, across = Rng(0, 0), 0.0, 0.0
     e = estimator.init(f, points[0], rng)
     for k, x in enumerate(points):

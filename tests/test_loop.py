@@ -7,7 +7,7 @@ import pytest
 import torch
 from reference import algorithm_1, algorithm_1_two_blocks, algorithm_2
 
-from smadmm import ADMM, SGD, Conjugate, Diagonal, Exact, Power, Preconditioned, Problem, Rng, Storm
+from smadmm import ADMM, SGD, Conjugate, Exact, Metric, Power, Preconditioned, Problem, Rng, Storm
 from smadmm.losses import LeastSquares, Sigmoid
 from smadmm.operators import EdgeDifferences, Identity, Matrix, Slot, Stack
 from smadmm.proxes import L1, Box, Denoised, Zero
@@ -163,12 +163,12 @@ def test_exact_step_follows_a_changing_ratio(g):
 
 
 def test_row_weights_and_diagonal_metric(g):
-    """rho as a tensor equals scaling the rows of the constraint; Diagonal(q) divides by q."""
+    """rho as a tensor is one weight a row of the constraint; Metric(q) divides by q."""
     X, b = data(g)
     w = torch.rand(6, generator=g, dtype=torch.float64) + 0.5
     q = torch.rand(6, generator=g, dtype=torch.float64) + 2
     x0 = torch.randn(6, generator=g, dtype=torch.float64)
-    solver = ADMM(Problem(Sigmoid(X, b), L1(0.1)), SGD(4), rho=w, eta=1.0, x_step=Diagonal(q))
+    solver = ADMM(Problem(Sigmoid(X, b), L1(0.1)), SGD(4), rho=w, eta=1.0, x_step=Metric(q))
     state = solver.init(x0)
     new = solver.step(state)
     y = torch.sign(x0) * (x0.abs() - 0.1 / w).clamp(min=0)
@@ -176,6 +176,16 @@ def test_row_weights_and_diagonal_metric(g):
     torch.testing.assert_close(new.y, y)
     torch.testing.assert_close(new.x, x)
     torch.testing.assert_close(new.lam, -w * (x - y))
+
+
+def test_metric_with_a_shared_direction(g):
+    q, m, d = (torch.rand(6, generator=g, dtype=torch.float64) + 0.1 for _ in range(3))
+    metric, Q = Metric(q, m), torch.diag(q) + torch.outer(m, m)
+    torch.testing.assert_close(metric.inverse(d), torch.linalg.solve(Q, d))
+    torch.testing.assert_close(metric(d, 2.0, 1.0), torch.linalg.solve(2 * Q, d))
+    assert metric.square(d) == pytest.approx(float(d @ Q @ d))
+    with pytest.raises(ValueError, match="must be positive, its smallest entry is -0.1"):
+        Metric(-0.1 * torch.ones(2, dtype=torch.float64))
 
 
 def test_step_is_pure(g):

@@ -9,9 +9,9 @@ from smadmm import (
     ADMM,
     SGD,
     Average,
-    Diagonal,
     DistanceOverGradients,
     Measured,
+    Metric,
     Power,
     Problem,
     Stop,
@@ -26,9 +26,10 @@ def make(g, estimator=None, scale=1.0):
     X = scale * torch.randn(200, 4, generator=g, dtype=torch.float64)
     q = X.square().mean(0)
     f = Logistic(X, torch.sign(X[:, 0] + 0.3 * X[:, 1]), sampling=reshuffled)
-    pace = DistanceOverGradients(q, floor=0.3)
-    options = {"average": Average(Power(1.0, 1.0), pull=0.8), "pace": pace, "x_step": Diagonal(q)}
-    return ADMM(Problem(f, L1(1e-3 * scale)), estimator or Measured(4, q), rho=0.5 * q, eta=1.0, **options), q
+    metric = Metric(q, 0.3 * q.sqrt())
+    pace = DistanceOverGradients(metric, floor=0.3)
+    options = {"average": Average(Power(1.0, 1.0), pull=0.8), "pace": pace, "x_step": metric}
+    return ADMM(Problem(f, L1(1e-3 * scale)), estimator or Measured(4, metric), rho=0.5 * q, eta=1.0, **options), q
 
 
 START = torch.zeros(4, dtype=torch.float64)
@@ -36,8 +37,9 @@ START = torch.zeros(4, dtype=torch.float64)
 
 def test_the_loop_by_hand(g):
     solver, q = make(g)
+    Q = torch.diag(q) + 0.09 * torch.outer(q.sqrt(), q.sqrt())
     s = solver.init(START)
-    speed = float((s.est.v**2 / q).sum())
+    speed = float(s.est.v @ torch.linalg.solve(Q, s.est.v))
     assert s.pace.step == pytest.approx(0.3 / math.sqrt(speed))
     walk = reach = weights = 0.0
     mean_x = mean_lam = torch.zeros(4, dtype=torch.float64)
@@ -46,7 +48,7 @@ def test_the_loop_by_hand(g):
         rho = 0.5 * q / step
         y = (s.x - s.lam / rho).sign() * ((s.x - s.lam / rho).abs() - 1e-3 / rho).clamp(min=0)
         w = s.lam - rho * (s.x - y)
-        x = s.x - step / q * (s.est.v - w)
+        x = s.x - step * torch.linalg.solve(Q, s.est.v - w)
         torch.testing.assert_close(new.y, y)
         torch.testing.assert_close(new.x, x)
         torch.testing.assert_close(new.lam, s.lam - rho * (x - y))
@@ -56,10 +58,10 @@ def test_the_loop_by_hand(g):
         torch.testing.assert_close(new.mean.x, mean_x)
         torch.testing.assert_close(new.mean.lam, mean_lam)
         torch.testing.assert_close(new.est.at, 0.2 * x + 0.8 * mean_x)
-        walk += float(((x - s.x) ** 2 * q).sum())
-        far = float((x**2 * q).sum())
+        walk += float((x - s.x) @ Q @ (x - s.x))
+        far = float(x @ Q @ x)
         reach = max(reach, (far - walk) / math.sqrt(far))
-        speed += 4 / (k + 4) * (float((new.est.v**2 / q).sum()) - speed)
+        speed += 7 / (k + 7) * (float(new.est.v @ torch.linalg.solve(Q, new.est.v)) - speed)
         assert new.pace.step == pytest.approx(max(3 * reach, 0.3) / math.sqrt((k + 1) * speed))
         s = new
     assert reach > 0.1, "the distance never mattered: this test would not see it"
@@ -83,7 +85,7 @@ def test_resume_is_bit_equal(g, tmp_path):
 
 def test_refusals():
     with pytest.raises(ValueError, match="floor must be positive, got 0"):
-        DistanceOverGradients(torch.ones(2), floor=0.0)
+        DistanceOverGradients(Metric(torch.ones(2)), floor=0.0)
 
 
 def test_works_with_any_estimator(g):

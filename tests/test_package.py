@@ -98,6 +98,16 @@ def test_snippets_run_as_printed(name, tmp_path):
         subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=tmp_path, capture_output=True)
 
 
+def test_the_guide_shows_the_source_as_it_is():
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    shown = re.findall(r"rom \[[^]]*\]\(([^)]*)\):\n\n```python source\n(.*?)\n```", guide, re.DOTALL)
+    assert {path for path, _ in shown} == {
+        f"src/smadmm/{name}.py" for name in ("estimators", "proxes", "operators/linear", "losses/glm")
+    }
+    for path, code in shown:
+        assert code in (ROOT / path).read_text(), f"{path} has changed; copy the class into CONTRIBUTING.md again"
+
+
 def test_documents_speak_of_the_product_alone():
     for file in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *SOURCE.rglob("*.py")]:
         assert not re.search(r"(^|[\s\"'(])/(work|root|home)/", file.read_text()), file

@@ -11,7 +11,7 @@ from smadmm.sampling import Ordered, Rng, iid, reshuffled
 from smadmm.schedules import Power, theorem_constant, theorem_dynamic
 from smadmm.solver import ADMM, Average, State
 from smadmm.tuning import auto, check_assumptions
-from smadmm.xsteps import Conjugate, Diagonal, Exact, Preconditioned, linearised
+from smadmm.xsteps import Conjugate, Exact, Metric, Preconditioned, linearised
 
 __version__ = "0.1.0"
 
@@ -24,7 +24,6 @@ __all__ = [
     "Average",
     "Certificate",
     "Conjugate",
-    "Diagonal",
     "DistanceOverGradients",
     "Diverged",
     "Estimate",
@@ -34,6 +33,7 @@ __all__ = [
     "History",
     "Loss",
     "Measured",
+    "Metric",
     "Ordered",
     "Penalty",
     "Power",

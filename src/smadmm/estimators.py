@@ -25,6 +25,7 @@ from torch import Tensor
 from smadmm.problem import FiniteSum, Loss
 from smadmm.sampling import Rng
 from smadmm.schedules import Schedule, ScheduleLike, as_schedule
+from smadmm.xsteps import Metric
 
 
 @dataclass(frozen=True)
@@ -232,12 +233,12 @@ class Correlated(Tabled):
 class Measured(Estimator):
     """v = g_S(x) - gamma w, w = mean of table over S - mean of table, gamma = <g, w> / |w|^2 as measured so far.
 
-    The table starts empty, so there is no full pass; gamma = 0 is SGD, gamma = 1 is SAGA. `metric` weighs the products
-    by 1/q; gamma is known before the batch is drawn, so v is unbiased.
+    The table starts empty, so there is no full pass; gamma = 0 is SGD, gamma = 1 is SAGA. The products are those of
+    1/Q for a `metric` Q; gamma is known before the batch is drawn, so v is unbiased.
     """
 
     batch: int
-    metric: Tensor | None = None
+    metric: Metric | None = None
     memory: float = 0.95
 
     def __post_init__(self) -> None:
@@ -258,7 +259,7 @@ class Measured(Estimator):
         new = f.components(x, batch)
         g, w = f.assemble(new, batch), f.assemble(e.table[batch], batch) - e.mean
         gamma = min(max(e.along / e.across, 0.0), 1.0) if e.across > 0 else 0.0
-        scaled = w if self.metric is None else w / self.metric
+        scaled = w if self.metric is None else self.metric.inverse(w)
         along = e.along + (1 - self.memory) * (float((g * scaled).sum()) - e.along)
         across = e.across + (1 - self.memory) * (float((w * scaled).sum()) - e.across)
         table, mean = _refresh(f, e, batch, new)

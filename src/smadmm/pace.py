@@ -1,7 +1,7 @@
 """A step that sets itself: distance over gradients.
 
-    s_k = max(c reach_k, floor) / sqrt(k mean |v|^2_{1/q})
-    reach_k = max over j <= k of ( |x_j - x_0|_q^2 - sum_{i<=j} |x_i - x_{i-1}|_q^2 ) / |x_j - x_0|_q
+    s_k = max(c reach_k, floor) / sqrt(k mean |v|^2_{1/Q})
+    reach_k = max over j <= k of ( |x_j - x_0|_Q^2 - sum_{i<=j} |x_i - x_{i-1}|_Q^2 ) / |x_j - x_0|_Q
 
 The further the iterates got from their start, less what a random walk of the same steps would, the longer the next
 step; the mean of |v|^2 weighs recent gradients more (about k^recent). With it eta = 1/s and rho = R/s in the loop: the
@@ -14,6 +14,8 @@ import math
 from dataclasses import dataclass
 
 from torch import Tensor
+
+from smadmm.xsteps import Metric
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,12 @@ class Pace:
 
 @dataclass(frozen=True, eq=False)
 class DistanceOverGradients:
-    """The rule; q is the metric (a positive tensor of the shape of x), floor / |v_0| is the first step."""
+    """The rule, in a metric Q; floor / |v_0| is the first step."""
 
-    q: Tensor
+    metric: Metric
     floor: float
     c: float = 3.0
-    recent: float = 3.0
+    recent: float = 6.0
 
     def __post_init__(self) -> None:
         if not self.floor > 0:
@@ -44,7 +46,7 @@ class DistanceOverGradients:
         return max(self.c * reach, self.floor) / math.sqrt(k * speed + 1e-300)
 
     def _square(self, v: Tensor) -> float:
-        return float((v * v / self.q).sum())
+        return float((v * self.metric.inverse(v)).sum())
 
     def init(self, x: Tensor, v: Tensor) -> Pace:
         speed = self._square(v)
@@ -52,8 +54,8 @@ class DistanceOverGradients:
 
     def update(self, pace: Pace, x: Tensor, old: Tensor, v: Tensor, k: int) -> Pace:
         """After iteration k moved old to x and v was estimated anew."""
-        walk = pace.walk + float(((x - old) ** 2 * self.q).sum())
-        far = float(((x - pace.start) ** 2 * self.q).sum())
+        walk = pace.walk + self.metric.square(x - old)
+        far = self.metric.square(x - pace.start)
         reach = max(pace.reach, (far - walk) / math.sqrt(far)) if far > 0 else pace.reach
         speed = pace.speed + (self.recent + 1) / (k + 1 + self.recent) * (self._square(v) - pace.speed)
         return Pace(self._step(reach, speed, k + 1), speed, reach, walk, pace.start)

@@ -32,17 +32,35 @@ def linearised(direction: Tensor, eta: Step, rho: Step) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Diagonal:
-    """d / (eta q), q a positive tensor of the shape of x."""
+class Metric:
+    """Q^{-1} d / eta for Q = diag(q) + m m': a scale for every unknown, and one direction m that they share.
+
+    Q^{-1} = diag(1/q) - h h' / (1 + m'h), h = m/q. Linear models take m = the mean of their rows: without it every step
+    would run along that mean.
+    """
 
     q: Tensor
+    m: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not bool((self.q > 0).all()):
-            raise ValueError(f"the diagonal metric must be positive, its smallest entry is {float(self.q.min())}")
+            raise ValueError(f"the metric must be positive, its smallest entry is {float(self.q.min())}")
 
     def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:
-        return direction / (eta * self.q)
+        return self.inverse(direction) / eta
+
+    def inverse(self, d: Tensor) -> Tensor:
+        """Q^{-1} d."""
+        scaled = d / self.q
+        if self.m is None:
+            return scaled
+        h = self.m / self.q
+        return torch.sub(scaled, h, alpha=float((h * d).sum() / (1 + (self.m * h).sum())))
+
+    def square(self, x: Tensor) -> float:
+        """x'Q x."""
+        along = 0.0 if self.m is None else float((self.m * x).sum())
+        return float((x * x * self.q).sum()) + along**2
 
 
 @dataclass(frozen=True)

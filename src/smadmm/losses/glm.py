@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from smadmm.losses.rows import CentredBatch, DenseBatch, DenseRows, SparseBatch, SparseRows, is_sparse
+from smadmm.losses.rows import DenseBatch, DenseRows, InterceptBatch, SparseBatch, SparseRows, is_sparse
 from smadmm.operators.linear import Matrix, Shape
 from smadmm.problem import Batch, FiniteSum
 from smadmm.sampling import Sampling, iid
@@ -29,14 +29,13 @@ from smadmm.sampling import Sampling, iid
 class GLM(FiniteSum):
     """1/n sum_i w_i l(a_i'x, b_i); X dense (tensor, array) or sparse (torch, SciPy).
 
-    With `centre`, one number a column, there is an intercept: x has one more entry and a_i becomes (a_i - centre, 1).
-    Any centre gives the same problem; the column means give the best conditioned one.
+    With an intercept x has one more entry and a_i becomes (a_i, 1).
     """
 
     curvature: float  # the largest |l''|
     signs = True  # the targets are -1 or +1
 
-    def __init__(self, X: Any, b: Any, sample_weight: Any = None, sampling: Sampling = iid, centre: Any = None):
+    def __init__(self, X: Any, b: Any, sample_weight: Any = None, sampling: Sampling = iid, intercept: bool = False):
         super().__init__(X.shape[0], sampling, X.device if isinstance(X, Tensor) else "cpu")
         X = X if is_sparse(X) else torch.as_tensor(X)
         self.rows = SparseRows(X) if is_sparse(X) else DenseRows(X, self.everything)
@@ -44,8 +43,7 @@ class GLM(FiniteSum):
         self.dtype = self.rows.values.dtype if isinstance(self.rows, SparseRows) else X.dtype
         device = self.everything.device
         self.b = torch.as_tensor(b, dtype=self.dtype, device=device)
-        self.centre = None if centre is None else torch.as_tensor(centre, dtype=self.dtype, device=device)
-        self.shape = (X.shape[1] + (centre is not None),)
+        self.intercept, self.shape = intercept, (X.shape[1] + intercept,)
         if self.b.shape != (self.n,):
             raise ValueError(f"X has {self.n} rows, but b has shape {tuple(self.b.shape)}; give one target a row")
         if self.signs and not bool((self.b.abs() == 1).all()):
@@ -63,9 +61,9 @@ class GLM(FiniteSum):
     def slopes(self, z: Tensor, b: Tensor) -> Tensor:
         """dl/dz."""
 
-    def _rows(self, batch: Batch) -> DenseBatch | SparseBatch | CentredBatch:
+    def _rows(self, batch: Batch) -> DenseBatch | SparseBatch | InterceptBatch:
         rows = self.rows.gather(batch)
-        return rows if self.centre is None else CentredBatch(rows, self.centre)
+        return InterceptBatch(rows) if self.intercept else rows
 
     def _weighted(self, values: Tensor, batch: Batch) -> Tensor:
         return values if self.sample_weight is None else values * self.sample_weight[batch]
@@ -94,9 +92,7 @@ class GLM(FiniteSum):
     def lipschitz(self) -> float:
         """max |l''| |M|^2 max(w) / n."""
         norm = Matrix(self.matrix).norm(iterations=50).upper
-        square = norm**2
-        if self.centre is not None:  # |[M - 1 centre', 1]|^2 <= (|M| + sqrt(n) |centre|)^2 + n
-            square = (norm + math.sqrt(self.n) * float(self.centre.norm())) ** 2 + self.n
+        square = norm**2 + self.n * self.intercept  # |[M, 1]|^2 <= |M|^2 + n
         heaviest = 1.0 if self.sample_weight is None else float(self.sample_weight.max())
         return self.curvature * heaviest * square / self.n
 

@@ -67,18 +67,17 @@ class SparseBatch:
         return c.new_zeros(self.size).index_add_(0, self.columns, self.values.conj() * c[self.rows])
 
 
-class CentredBatch:
-    """Rows (a_i - centre, 1): x has one more entry, the intercept of the centred columns; sparse rows stay sparse."""
+class InterceptBatch:
+    """Rows (a_i, 1): x has one more entry, the intercept."""
 
-    def __init__(self, rows: DenseBatch | SparseBatch, centre: Tensor):
-        self.rows, self.centre = rows, centre
+    def __init__(self, rows: DenseBatch | SparseBatch):
+        self.rows = rows
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.rows.forward(x[:-1]) + (x[-1] - self.centre @ x[:-1])
+        return self.rows.forward(x[:-1]) + x[-1]
 
     def adjoint(self, c: Tensor) -> Tensor:
-        total = c.sum()
-        return torch.cat([self.rows.adjoint(c) - total * self.centre, total[None]])
+        return torch.cat([self.rows.adjoint(c), c.sum()[None]])
 
 
 def is_sparse(matrix: Any) -> bool:
