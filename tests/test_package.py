@@ -17,7 +17,7 @@ SOURCE = Path(smadmm.__file__).parent
 # a module may import those to its left; the same level is for packages with several files
 ORDER = ["schedules", "sampling", "operators", "problem", "losses", "total_variation", "proxes", "xsteps",
          "estimators", "pace", "solver", "certificate", "history", "checkpoint", "tuning", "run",
-         "experiments", "cli"]  # fmt: skip
+         "data", "learn", "experiments", "cli"]  # fmt: skip
 
 
 def module_of(file):

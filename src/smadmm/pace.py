@@ -11,7 +11,8 @@ solver divides its schedules by s, and averages with weights s^2.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from torch import Tensor
 
@@ -27,6 +28,28 @@ class Pace:
     reach: float
     walk: float  # the sum of squared moves
     start: Tensor
+
+
+class PaceRule(Protocol):
+    """How a pace begins and goes on."""
+
+    def init(self, x: Tensor, v: Tensor) -> Pace: ...
+    def update(self, pace: Pace, x: Tensor, old: Tensor, v: Tensor, k: int) -> Pace: ...
+
+
+@dataclass(frozen=True)
+class Decaying:
+    """From iteration `since` on the step falls like (k - since)^-power, from where it was: Theorem 3.2's exponent."""
+
+    since: int
+    power: float = 1 / 3
+
+    def init(self, x: Tensor, v: Tensor) -> Pace:
+        raise ValueError("a decaying pace continues another one; start with DistanceOverGradients")
+
+    def update(self, pace: Pace, x: Tensor, old: Tensor, v: Tensor, k: int) -> Pace:
+        passed = k - self.since
+        return replace(pace, step=pace.step * (passed / (passed + 1)) ** self.power)
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,12 +57,18 @@ def _wrapped(start: int, size: int, n: int, order: Callable[[int], Indices]) -> 
         piece = order(epoch)[offset : offset + size]
         pieces.append(piece)
         start, size = start + len(piece), size - len(piece)
-    return np.concatenate(pieces) if len(pieces) != 1 else pieces[0]
+    return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
 
 
 def reshuffled(rng: Rng, n: int, size: int) -> Indices:
     """Passes over the data, each in a new random order: every sample once a pass."""
     return _wrapped(rng.take(size), size, n, lambda epoch: _permutation(rng.seed, n, epoch))
+
+
+def pass_batches(seed: int, n: int, size: int, first: int, count: int) -> Indices:
+    """The batches `first`, ..., `first + count - 1` that a solver with this seed draws by `reshuffled`, one a row."""
+    order = _wrapped(first * size, count * size, n, lambda epoch: _permutation(seed, n, epoch))
+    return order.reshape(count, size)
 
 
 class Ordered:

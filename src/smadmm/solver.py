@@ -20,7 +20,7 @@ from torch import Tensor
 
 from smadmm.estimators import Estimate, Estimator
 from smadmm.operators.linear import Shape
-from smadmm.pace import DistanceOverGradients, Pace
+from smadmm.pace import Pace, PaceRule
 from smadmm.problem import Problem
 from smadmm.sampling import Rng
 from smadmm.schedules import Power, Schedule, ScheduleLike, as_schedule
@@ -93,7 +93,7 @@ class ADMM:
     x_step: XStep
     seed: int
     average: Average | None
-    pace: DistanceOverGradients | None
+    pace: PaceRule | None
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class ADMM:
         x_step: XStep = linearised,
         seed: int = 0,
         average: Average | None = None,
-        pace: DistanceOverGradients | None = None,
+        pace: PaceRule | None = None,
     ):
         self.__dict__.update(problem=problem, estimator=estimator, rho=as_schedule(rho), eta=as_schedule(eta))
         self.__dict__.update(x_step=x_step, seed=seed, average=average, pace=pace)

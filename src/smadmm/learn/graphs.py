@@ -1,0 +1,226 @@
+"""Graphs over features, as the rows G of A = [G; I].
+
+An edge (i, j) with sign s is the row e_i - s e_j: a penalty |x_i - s x_j| ties the coefficients of two features to be
+equal (s = +1, associated positively) or opposite (s = -1). `variant="adjacency"` gives the signed adjacency matrix
+instead, the reading needed to reproduce the paper. Weights are not kept: every row has the entries +-1.
+
+`"glasso"`: the support of the graphical lasso on the correlation R of at most 2000 rows, with the penalty
+
+    alpha = 2 sqrt(log d / n),
+
+the size that the largest of d^2/2 correlations of independent features has by chance, so that noise gives no edges; s
+is the sign of the partial correlation. Features in different connected components of |R| > alpha are not joined by the
+graphical lasso (exact screening), so each component is solved alone; of a component with more than 300 features every
+one is tied to its 5 strongest correlations above alpha instead.
+
+`"knn"`: every feature is tied to the 5 with the largest |correlation| on at most 2000 rows, if above 2 / sqrt(n) (what
+chance gives one pair); s is the sign of the correlation. Constant features have no edges. `"chain"`: (i, i + 1).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smadmm.learn.correlations import Correlations, Pairs, subsample
+
+ROWS = 2000
+NEIGHBOURS = 5
+LARGEST_COMPONENT = 300
+
+
+def feature_graph(
+    graph: Any, X: Any, random_state: Any = None, variant: str = "differences", sample_weight: Any = None
+) -> Any:
+    """G as a CSR matrix with one row per edge, of shape (edges, features); without edges it has no rows.
+
+    `graph`: "glasso", "knn", "chain", None (no edges), an edge list of pairs (i, j), a networkx graph with the nodes
+    0..d-1 (negative weights: s = -1), or a d x d matrix, sparse or dense. A matrix with the marks of a precision matrix
+    (P_ii > 0, P_ij^2 < P_ii P_jj) has s = -sign(P_ij); any other is an adjacency matrix with s = sign(W_ij).
+    """
+    if variant not in ("differences", "adjacency"):
+        raise ValueError(f"variant must be 'differences' or 'adjacency', got {variant!r}")
+    if len(np.shape(X)) != 2:
+        raise ValueError(f"X must be a matrix of samples and features, got the shape {np.shape(X)}")
+    d = X.shape[1]
+    edges, signs = _signed_edges(graph, X, d, random_state, sample_weight)
+    return _differences(edges, signs, d) if variant == "differences" else _adjacency(edges, signs, d)
+
+
+Edges = tuple[NDArray[np.int64], NDArray[np.float64]]  # pairs i < j, each once, and their signs
+
+
+def _signed_edges(graph: Any, X: Any, d: int, random_state: Any, weight: Any) -> Edges:
+    if graph is None:
+        return _unique(np.empty((0, 2), np.int64), np.empty(0), d)
+    if isinstance(graph, str):
+        if graph == "chain":
+            return _unique(np.column_stack([np.arange(d - 1), np.arange(1, d)]), np.ones(max(d - 1, 0)), d)
+        if graph == "glasso":
+            return _glasso(Correlations(*subsample(X, weight, ROWS, random_state)), d)
+        if graph == "knn":
+            return _knn(Correlations(*subsample(X, weight, ROWS, random_state)), d)
+        raise ValueError(f"graph must be 'glasso', 'knn', 'chain', None, edges or a matrix, got {graph!r}")
+    networkx = sys.modules.get("networkx")  # whoever has such a graph has imported it
+    if networkx is not None and isinstance(graph, networkx.Graph):
+        return _from_networkx(graph, d)
+    if hasattr(graph, "tocsr"):
+        return _from_matrix(graph, d)
+    return _from_array(graph, d)
+
+
+def _from_array(graph: Any, d: int) -> Edges:
+    """A dense d x d matrix, or pairs; for d = 2 a 2 x 2 array is a matrix and a 2 x 2 list is two pairs."""
+    try:
+        array = np.asarray(graph)
+    except ValueError:
+        array = np.empty((0,), dtype=object)
+    if array.shape == (d, d) and not (d == 2 and isinstance(graph, list | tuple)):
+        return _from_matrix(array, d)
+    if array.size == 0 and (array.shape in ((0,), (0, 2)) and array.dtype != object):
+        return _unique(np.empty((0, 2), np.int64), np.empty(0), d)
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise ValueError(
+            f"graph must be pairs of features, shape (edges, 2), or a matrix of shape ({d}, {d}), got {_shape(graph)}"
+        )
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"the ends of edges must be whole numbers 0..{d - 1}, got {array.dtype}; number the features")
+    return _unique(array, np.ones(len(array)), d)
+
+
+def _shape(graph: Any) -> str:
+    try:
+        return f"the shape {np.asarray(graph).shape}"
+    except ValueError:
+        return "rows of unequal length"
+
+
+def _from_networkx(graph: Any, d: int) -> Edges:
+    for node in graph.nodes:
+        if not (isinstance(node, int | np.integer) and 0 <= node < d):
+            raise ValueError(
+                f"node {node!r} of the graph is not one of the features 0..{d - 1}; relabel it, for example by "
+                "networkx.convert_node_labels_to_integers"
+            )
+    triples = [(i, j, w) for i, j, w in graph.edges(data="weight", default=1.0) if w != 0]
+    pairs = np.array([(i, j) for i, j, _ in triples], dtype=np.int64).reshape(-1, 2)
+    return _unique(pairs, np.sign(np.array([w for _, _, w in triples], dtype=np.float64)), d)
+
+
+def _from_matrix(matrix: Any, d: int) -> Edges:
+    from scipy.sparse import coo_matrix
+
+    if matrix.shape != (d, d):
+        raise ValueError(f"the graph matrix has shape {matrix.shape}, but X has {d} features: it must be ({d}, {d})")
+    W = coo_matrix(matrix, dtype=np.float64)
+    W.sum_duplicates()
+    if not np.isfinite(W.data).all():
+        raise ValueError("the graph matrix holds NaN or infinite numbers; remove them")
+    diagonal = W.diagonal()
+    off = (W.row != W.col) & (W.data != 0)
+    i, j, w = W.row[off], W.col[off], W.data[off]
+    precision = bool((diagonal > 0).all()) and bool((w * w < diagonal[i] * diagonal[j]).all())
+    return _unique(np.column_stack([i, j]), -np.sign(w) if precision else np.sign(w), d)
+
+
+def _unique(pairs: NDArray[Any], signs: NDArray[Any], d: int) -> Edges:
+    """Every edge once, as (i, j) with i < j, sorted."""
+    if len(pairs) and (pairs.min() < 0 or pairs.max() >= d):
+        wrong = pairs[(pairs < 0) | (pairs >= d)][0]
+        raise ValueError(f"edge end {wrong} is outside 0..{d - 1}; number the features from 0")
+    if (pairs[:, 0] == pairs[:, 1]).any():
+        i = pairs[pairs[:, 0] == pairs[:, 1]][0, 0]
+        raise ValueError(f"edge ({i}, {i}) joins a feature to itself; remove it")
+    keys = pairs.min(axis=1, initial=d).astype(np.int64) * d + pairs.max(axis=1, initial=0)
+    both, where = np.unique(keys, return_inverse=True)
+    highest, lowest = np.full(len(both), -1.0), np.full(len(both), 1.0)
+    np.maximum.at(highest, where, signs)
+    np.minimum.at(lowest, where, signs)
+    edges = np.column_stack([both // max(d, 1), both % max(d, 1)])
+    if (highest != lowest).any():
+        i, j = edges[highest != lowest][0]
+        raise ValueError(f"the graph gives both signs to the edge ({i}, {j}); make it symmetric")
+    return edges, highest
+
+
+def _knn(R: Correlations, d: int) -> Edges:
+    nearest = [_strongest(pairs) for pairs in R.above(2 / np.sqrt(max(R.rows, 1)))]
+    return _edges_of(nearest, R.features, d)
+
+
+def _glasso(R: Correlations, d: int) -> Edges:
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    m = len(R.features)
+    alpha = 2 * np.sqrt(np.log(max(m, 2)) / max(R.rows, 1))
+    labels, found = np.arange(m), []
+    for pairs in R.above(alpha):  # components grow from chunk to chunk; only the strongest pairs are kept
+        joined = coo_matrix((np.ones(len(pairs.r)), (labels[pairs.i], labels[pairs.j])), shape=(m, m))
+        labels = connected_components(joined, directed=False)[1][labels]
+        found.append(_strongest(pairs))
+    sizes = np.bincount(labels, minlength=1) if m else np.zeros(1, dtype=np.int64)
+    strongest = [pairs.where(sizes[labels[pairs.i]] > LARGEST_COMPONENT) for pairs in found]
+    order = np.argsort(labels, kind="stable")
+    for members in np.split(order, np.cumsum(sizes)[:-1]):
+        if 1 < len(members) <= LARGEST_COMPONENT:
+            strongest.append(_solve_component(R.within(members), alpha, members))
+    return _edges_of(strongest, R.features, d)
+
+
+def _solve_component(S: NDArray[np.float64], alpha: float, members: NDArray[Any]) -> Pairs:
+    """The pairs of the graphical lasso's support, with partial correlations; thresholded S if it does not converge."""
+    import warnings
+
+    from sklearn.covariance import graphical_lasso
+
+    association = np.where(np.abs(S) > alpha, S, 0.0)
+    if len(S) > 2:  # for two features the support is |S_12| > alpha
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            before = np.random.get_state()  # scikit-learn draws from it, without need
+            try:
+                precision = graphical_lasso(S, alpha, tol=1e-3, max_iter=50)[1]
+            except (FloatingPointError, ValueError, np.linalg.LinAlgError):
+                precision = None
+            finally:
+                np.random.set_state(before)
+        if precision is not None and np.isfinite(precision).all():
+            scale = np.sqrt(np.abs(np.diag(precision)))
+            association = -(precision + precision.T) / (2 * np.outer(scale, scale))
+    i, j = np.nonzero(np.triu(np.abs(association) > 1e-6, 1))
+    return Pairs(members[i], members[j], association[i, j])
+
+
+def _strongest(pairs: Pairs) -> Pairs:
+    """For every i the pairs with the NEIGHBOURS largest |r|."""
+    order = np.argsort(pairs.i - 0.5 * np.minimum(np.abs(pairs.r), 1.0))  # by i, then by falling |r|
+    i = pairs.i[order]
+    first = np.searchsorted(i, i)  # where the pairs of this i begin
+    kept = order[np.arange(len(i)) - first < NEIGHBOURS]
+    return Pairs(pairs.i[kept], pairs.j[kept], pairs.r[kept])
+
+
+def _edges_of(chunks: list[Pairs], features: NDArray[np.int64], d: int) -> Edges:
+    i, j, r = (np.concatenate([getattr(c, part) for c in chunks] or [np.empty(0)]) for part in ("i", "j", "r"))
+    pairs = np.column_stack([features[i.astype(np.int64)], features[j.astype(np.int64)]])
+    return _unique(pairs, np.sign(r), d)
+
+
+def _differences(edges: NDArray[np.int64], signs: NDArray[np.float64], d: int) -> Any:
+    from scipy.sparse import csr_matrix
+
+    values = np.column_stack([np.ones(len(edges)), -signs]).ravel()
+    return csr_matrix((values, edges.ravel(), np.arange(0, 2 * len(edges) + 1, 2)), shape=(len(edges), d))
+
+
+def _adjacency(edges: NDArray[np.int64], signs: NDArray[np.float64], d: int) -> Any:
+    from scipy.sparse import coo_matrix, csr_matrix
+
+    if len(edges) == 0:
+        return csr_matrix((0, d))
+    upper = coo_matrix((signs, (edges[:, 0], edges[:, 1])), shape=(d, d))
+    return csr_matrix(upper + upper.T)

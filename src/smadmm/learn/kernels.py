@@ -1,0 +1,224 @@
+"""Compiled rows, losses and full gradients of linear classifiers.
+
+    F(x) = 1/N sum_i w_i l(b_i m_i(x)),     m_i(x) = a_i'x (+ x_last with an intercept)
+
+Rows of a dense array, of a compressed sparse matrix, or of a matrix with at most two entries a row (edges) are read by
+the same three functions. The only fast-math is re-association of the sum in an inner product of dense rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit, types
+from numba.extending import overload
+
+SIGMOID, LOGISTIC, SQUARED_HINGE = 0, 1, 2
+CODES = {"sigmoid": SIGMOID, "logistic": LOGISTIC, "squared_hinge": SQUARED_HINGE}
+
+
+class Csr(NamedTuple):
+    """Compressed sparse rows."""
+
+    data: np.ndarray
+    indices: np.ndarray
+    indptr: np.ndarray
+
+
+class Pairs(NamedTuple):
+    """A matrix with at most two entries per row: a in column left, b in column right (edges; b = 0 for one entry)."""
+
+    left: np.ndarray
+    right: np.ndarray
+    a: np.ndarray
+    b: np.ndarray
+
+
+class Samples(NamedTuple):
+    """X: Csr or C-contiguous array; target: +-1; weight: mean 1; loss: a code above; intercept: is there an x_last."""
+
+    X: object
+    target: np.ndarray
+    weight: np.ndarray
+    loss: int
+    intercept: bool
+
+
+def samples(X: Any, target: Any, weight: Any, loss: str, intercept: bool) -> Samples:
+    """The data as the kernels take them; nothing is copied that has the right form."""
+    rows = csr(X) if hasattr(X, "tocsr") else np.ascontiguousarray(X)
+    return Samples(rows, target, weight, CODES[loss], intercept)
+
+
+def csr(M: Any) -> Csr:
+    """A SciPy CSR matrix as `Csr`."""
+    return Csr(M.data, M.indices.astype(np.int32, copy=False), M.indptr.astype(np.int64, copy=False))
+
+
+def compact(A: Any) -> Csr | Pairs:
+    """A SciPy CSR matrix as `Pairs` if no row has more than two entries, else as `Csr`."""
+    length = np.diff(A.indptr)
+    if len(length) and (length.min() < 1 or length.max() > 2):
+        return csr(A)
+    first, last = A.indptr[:-1], A.indptr[1:] - 1
+    second = np.where(length == 2, A.data[last], 0.0)
+    return Pairs(A.indices[first].astype(np.int32), A.indices[last].astype(np.int32), A.data[first], second)
+
+
+@njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
+def _dense_dot(X, i, x):
+    t = 0.0
+    for j in range(X.shape[1]):
+        t += X[i, j] * x[j]
+    return t
+
+
+@njit(cache=True)
+def _dense_add(X, i, c, g):
+    for j in range(X.shape[1]):
+        g[j] += c * X[i, j]
+
+
+@njit(cache=True)
+def _sparse_dot(X, i, x):
+    data, indices, indptr = X
+    t = 0.0
+    for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):  # unsigned: no test for negative indices
+        t += data[p] * x[np.uint64(indices[p])]
+    return t
+
+
+@njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
+def _dense_dots(X, i, x, y):
+    s, t = 0.0, 0.0
+    for j in range(X.shape[1]):
+        s += X[i, j] * x[j]
+        t += X[i, j] * y[j]
+    return s, t
+
+
+@njit(cache=True)
+def _sparse_dots(X, i, x, y):
+    data, indices, indptr = X
+    s, t = 0.0, 0.0
+    for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+        c, j = data[p], np.uint64(indices[p])
+        s += c * x[j]
+        t += c * y[j]
+    return s, t
+
+
+@njit(cache=True)
+def _sparse_add(X, i, c, g):
+    data, indices, indptr = X
+    for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+        g[np.uint64(indices[p])] += c * data[p]
+
+
+@njit(cache=True)
+def _pair_dot(X, i, x):
+    return X.a[i] * x[np.uint64(X.left[i])] + X.b[i] * x[np.uint64(X.right[i])]
+
+
+@njit(cache=True)
+def _pair_add(X, i, c, g):
+    g[np.uint64(X.left[i])] += c * X.a[i]
+    g[np.uint64(X.right[i])] += c * X.b[i]
+
+
+def row_dot(X, i, x):
+    """a_i'x over the columns of X."""
+    raise TypeError("only compiled code can call this")
+
+
+def row_dots(X, i, x, y):
+    """a_i'x, a_i'y in one reading of the row."""
+    raise TypeError("only compiled code can call this")
+
+
+def row_add(X, i, c, g):
+    """g += c a_i."""
+    raise TypeError("only compiled code can call this")
+
+
+def _choose(X, dense, pairs, sparse):
+    if isinstance(X, types.Array):
+        return dense
+    return pairs if X.instance_class is Pairs else sparse
+
+
+@overload(row_dot)
+def _row_dot(X, i, x):
+    dot = _choose(X, _dense_dot, _pair_dot, _sparse_dot)
+    return lambda X, i, x: dot(X, i, x)
+
+
+@overload(row_dots)
+def _row_dots(X, i, x, y):
+    dots = _dense_dots if isinstance(X, types.Array) else _sparse_dots
+    return lambda X, i, x, y: dots(X, i, x, y)
+
+
+@overload(row_add)
+def _row_add(X, i, c, g):
+    add = _choose(X, _dense_add, _pair_add, _sparse_add)
+    return lambda X, i, c, g: add(X, i, c, g)
+
+
+# --- losses -------------------------------------------------------------------------------------------------------
+@njit(cache=True, inline="always")
+def slope(loss, b, m):
+    """d/dm l(b m) for l(t) = 1/(1+e^t) | log(1+e^-t) | max(0, 1-t)^2."""
+    t = b * m
+    if loss == SQUARED_HINGE:
+        return -2.0 * b * max(0.0, 1.0 - t)
+    e = np.exp(-abs(t))
+    if loss == SIGMOID:
+        return -b * e / ((1.0 + e) * (1.0 + e))
+    return -b * (e if t > 0 else 1.0) / (1.0 + e)
+
+
+@njit(cache=True, inline="always")
+def value(loss, b, m):
+    """l(b m)."""
+    t = b * m
+    if loss == SQUARED_HINGE:
+        return max(0.0, 1.0 - t) ** 2
+    e = np.exp(-abs(t))
+    if loss == SIGMOID:
+        return (e if t > 0 else 1.0) / (1.0 + e)
+    return np.log1p(e) + max(0.0, -t)
+
+
+@njit(cache=True, inline="always")
+def shrink(w, t):
+    """Soft threshold: the prox of t|.|."""
+    return w - max(-t, min(t, w))
+
+
+@njit(cache=True)
+def mean_loss(samples, x):
+    """1/N sum_i w_i l(b_i m_i(x))."""
+    X, target, weight, loss, intercept = samples
+    base = x[-1] if intercept else 0.0
+    total = 0.0
+    for i in range(target.size):
+        total += weight[i] * value(loss, target[i], row_dot(X, i, x) + base)
+    return total / target.size
+
+
+@njit(cache=True)
+def mean_gradient(samples, x, g):
+    """g = gradient of `mean_loss` at x."""
+    X, target, weight, loss, intercept = samples
+    n = target.size
+    base = x[-1] if intercept else 0.0
+    total = 0.0
+    g[:] = 0.0
+    for i in range(n):
+        c = weight[i] * slope(loss, target[i], row_dot(X, i, x) + base) / n
+        total += c
+        row_add(X, i, c, g)
+    if intercept:
+        g[-1] += total

@@ -1,0 +1,157 @@
+"""The compiled loop of the published methods: the twin of the engine with the estimators of the comparison."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from smadmm.learn.kernels import mean_gradient, row_add, row_dot, row_dots, shrink, slope
+
+SADMM, STORM, SPIDER, SVRG, ASVRG, SAGA = range(6)
+METHODS = {"sadmm": SADMM, "smadmm": STORM, "spider": SPIDER, "svrg": SVRG, "asvrg": ASVRG, "saga": SAGA}
+
+
+class PublishedState(NamedTuple):
+    """State of `published`; counts = [iterations, SFO]. v estimates the gradient at `at` (= x but for ASVRG)."""
+
+    x: np.ndarray
+    at: np.ndarray
+    v: np.ndarray
+    y: np.ndarray
+    lam: np.ndarray
+    snap: np.ndarray  # SVRG, ASVRG: snapshot
+    mean: np.ndarray  # SVRG, ASVRG: gradient at the snapshot;  SAGA: mean of table_i (a_i, 1)
+    table: np.ndarray  # SAGA: last slope of every sample (length 1 otherwise)
+    counts: np.ndarray
+
+
+def new_published_state(x0, rows, samples):
+    """State at x0 (copied) for `rows` rows of A; samples = N for SAGA, else 1."""
+    d = x0.size
+    return PublishedState(
+        x0.copy(),
+        x0.copy(),
+        np.zeros(d),
+        np.zeros(rows),
+        np.zeros(rows),
+        x0.copy(),
+        np.zeros(d),
+        np.zeros(samples),
+        np.zeros(2, np.int64),
+    )
+
+
+@njit(cache=True)
+def published_start(samples, method, state, first):
+    """v at x_0: mean over the samples `first` (SADMM, STORM) or the full gradient (the others: N SFO)."""
+    X, target, weight, loss, intercept = samples
+    x, v, counts = state.x, state.v, state.counts
+    state.at[:] = x
+    state.snap[:] = x
+    if method == SADMM or method == STORM:
+        base = x[-1] if intercept else 0.0
+        total = 0.0
+        v[:] = 0.0
+        for i in first:
+            c = weight[i] * slope(loss, target[i], row_dot(X, i, x) + base) / first.size
+            total += c
+            row_add(X, i, c, v)
+        if intercept:
+            v[-1] += total
+        counts[1] += first.size
+        return
+    mean_gradient(samples, x, v)
+    state.mean[:] = v
+    counts[1] += target.size
+    if method == SAGA:
+        base = x[-1] if intercept else 0.0
+        for i in range(target.size):
+            state.table[i] = weight[i] * slope(loss, target[i], row_dot(X, i, x) + base)
+
+
+@njit(cache=True)
+def _published_estimate(samples, method, keep, old, state, batch, g):
+    """v at `at` on one batch. STORM, SPIDER: g + keep (v - g(old)); SVRG, ASVRG: g - g(snap) + mean; SAGA: table."""
+    X, target, weight, loss, intercept = samples
+    at, v, table = state.at, state.v, state.table
+    b, n = batch.size, target.size
+    anchored = method == SVRG or method == ASVRG
+    two = anchored or keep > 0.0
+    other = state.snap if anchored else old
+    factor = 1.0 if anchored else keep
+    base = at[-1] if intercept else 0.0
+    base_other = other[-1] if intercept else 0.0
+    total = 0.0
+    g[:] = 0.0
+    for s in range(b):
+        i = batch[s]
+        if two:
+            m, m_other = row_dots(X, i, at, other)
+            c = weight[i] * (slope(loss, target[i], m + base) - factor * slope(loss, target[i], m_other + base_other))
+        else:
+            c = weight[i] * slope(loss, target[i], row_dot(X, i, at) + base)
+        if method == SAGA:
+            fresh = c
+            c -= table[i]
+            table[i] = fresh
+        total += c / b
+        row_add(X, i, c / b, g)
+    if intercept:
+        g[-1] += total
+    state.counts[1] += 2 * b if two else b
+    for j in range(v.size):
+        v[j] = g[j] + (state.mean[j] if anchored or method == SAGA else keep * v[j])
+        if method == SAGA:
+            state.mean[j] += b / n * g[j]
+
+
+@njit(cache=True)
+def published(samples, A, lam1, inverse, method, period, theta, rho, eta, a, state, batches, limit):
+    """Advance `state` along `batches` until `limit` SFO are spent; returns the number of batches used.
+
+    Iteration t of this call, k = counts[0] + 1, uses rho[t], eta[t] and a[t]:
+        y = prox_{h/rho}(A x - lam/rho);  x -= P (v + A'(rho (A x - y) - lam)) / eta;  lam -= rho (A x - y)
+    P = `inverse` = (Q + (rho/eta) A'A)^-1, rho/eta constant (exact x-step), or the identity if its shape is (0, 0)
+    (linearised x-step, where Q = I - (rho/eta) A'A). Then v at the new point on batches[t]:
+        SADMM g;  STORM g + (1-a)(v - g(old)), the second gradient skipped where a >= 1;  SPIDER the same with a = 0;
+        SVRG g - g(snap) + gradient(snap);  ASVRG the same at theta x + (1-theta) snap;  SAGA g - table + mean(table).
+    SPIDER, SVRG, ASVRG: when k % period == 0, v = full gradient (N SFO, no batch) and snap = the new point.
+    """
+    x, at, v, y, lam, snap = state[:6]
+    counts = state.counts
+    d, m = x.size, y.size
+    exact = inverse.shape[0] > 0
+    old = at.copy()
+    r = np.zeros(d)
+    g = np.zeros(d)
+    Ax = np.zeros(m)
+    for i in range(m):
+        Ax[i] = row_dot(A, i, x)
+    for t in range(batches.shape[0]):
+        if counts[1] >= limit:
+            return t
+        ro, over, step = rho[t], 1.0 / rho[t], 1.0 / eta[t]
+        r[:] = v
+        for i in range(m):
+            y[i] = shrink(Ax[i] - lam[i] * over, lam1 * over)
+            row_add(A, i, ro * (Ax[i] - y[i]) - lam[i], r)
+        for j in range(d):
+            x[j] -= step * (row_dot(inverse, j, r) if exact else r[j])
+        for i in range(m):
+            Ax[i] = row_dot(A, i, x)
+            lam[i] -= ro * (Ax[i] - y[i])
+        counts[0] += 1
+        for j in range(d):
+            old[j] = at[j]
+            at[j] = theta * x[j] + (1.0 - theta) * snap[j] if method == ASVRG else x[j]
+        if (method == SPIDER or method == SVRG or method == ASVRG) and counts[0] % period == 0:
+            mean_gradient(samples, at, v)
+            counts[1] += samples.target.size
+            snap[:] = at
+            state.mean[:] = v
+        else:
+            keep = 1.0 - min(1.0, a[t]) if method == STORM else (1.0 if method == SPIDER else 0.0)
+            _published_estimate(samples, method, keep, old, state, batches[t], g)
+    return batches.shape[0]

@@ -1,0 +1,148 @@
+"""The compiled loops equal the generic ones on the same batches, to 1e-10."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from smadmm.learn.loops import CompiledAuto, CompiledPublished, GenericAuto, GenericPublished, Published, Task
+from smadmm.learn.scaling import batch_size, column_sums, convex_start, metric, row_weights
+from smadmm.sampling import pass_batches
+from smadmm.schedules import Power
+
+N, D, STEPS = 120, 9, 40
+
+
+def task(loss="sigmoid", intercept=False, sparse=False, dtype=np.float64):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((N, D)) * (rng.random((N, D)) < 0.5) * 10.0 ** rng.uniform(-0.3, 0.3, D) + 0.2
+    target = np.where(X @ rng.standard_normal(D) + 3 * rng.standard_normal(N) > 0, 1.0, -1.0)
+    weight = rng.uniform(0.5, 1.5, N)
+    edges = [(0, 1), (1, 2), (3, 7), (4, 8)]
+    rows = np.zeros((len(edges), D))
+    for row, (i, j) in zip(rows, edges):
+        row[i], row[j] = 1, -1
+    A = sp.csr_array(np.hstack([np.vstack([rows, np.eye(D)]), np.zeros((len(edges) + D, int(intercept)))]))
+    X = X.astype(dtype)
+    return Task(sp.csr_array(X) if sparse else X, target, weight / weight.mean(), A, 1e-3, loss, intercept)
+
+
+def both(t, table=True):
+    q, m = metric(column_sums(t.X, t.weight), t.intercept)
+    R = row_weights(t.A, q)
+    return [kind(t, q, m, R, table, seed=3) for kind in (CompiledAuto, GenericAuto)]
+
+
+def assert_equal(one, two):
+    for ours, theirs in zip(one, two):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12 * max(1, np.abs(theirs).max()))
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "logistic", "squared_hinge"])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("table", [False, True])
+def test_auto_compiled_equals_generic(loss, intercept, sparse, table):
+    loops = both(task(loss, intercept, sparse), table)
+    batches = pass_batches(3, N, 4, 0, STEPS)
+    sums = []
+    for loop in loops:
+        loop.begin(np.zeros(D + intercept), batches[0], 1.0)
+        sums.append([loop.advance(batches[1:15]), loop.advance(batches[15:])])
+    assert_equal(loops[0].mean, loops[1].mean)
+    assert_equal(loops[0].last, loops[1].last)
+    np.testing.assert_allclose(*sums, rtol=1e-10)
+    assert loops[0].sfo == loops[1].sfo == STEPS * 4 and loops[0].iterations == STEPS - 1
+
+
+def test_auto_phases_compiled_equals_generic():
+    """Another loss, a restart with a shorter step, momentum: the same in both forms."""
+    loops = both(task("logistic", intercept=True))
+    batches = pass_batches(3, N, 4, 0, 3 * STEPS)
+    for loop in loops:
+        loop.begin(np.zeros(D + 1), batches[0], 1.0)
+        loop.advance(batches[1:STEPS])
+        t = task("sigmoid", intercept=True)
+        q, m = metric(column_sums(t.X, t.weight), True)
+        loop.change_task(t, q, m, row_weights(t.A, q))
+        loop.advance(batches[STEPS : STEPS + 10])
+        loop.begin(np.full(D + 1, 0.1), batches[STEPS + 10], 0.5)
+        loop.advance(batches[STEPS + 11 : 2 * STEPS])
+        loop.use_momentum()
+        loop.advance(batches[2 * STEPS :])
+    assert_equal(loops[0].mean, loops[1].mean)
+    assert_equal(loops[0].last, loops[1].last)
+    assert loops[0].sfo == loops[1].sfo == 2 * STEPS * 4 + STEPS * 8 - 4  # a = 1 at first
+
+
+METHODS = ["sadmm", "svrg", "saga", "spider", "asvrg", "smadmm"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_published_compiled_equals_generic(method, exact, sparse):
+    growth = 1 / 3 if method == "smadmm" else 0.0
+    rho, eta = Power(0.05, growth), Power(0.05 * 5, growth)
+    made = Published(method, 4, eta, rho, Power(1.2, -2 / 3), period=7, theta=0.8, first=10, exact=exact)
+    t = task("sigmoid", intercept=True, sparse=sparse)
+    loops = [kind(t, made, seed=5) for kind in (CompiledPublished, GenericPublished)]
+    for limit in (200, 600):
+        for loop in loops:
+            loop.advance(limit)
+        assert loops[0].sfo == loops[1].sfo >= limit and loops[0].iterations == loops[1].iterations
+        assert_equal(loops[0].last, loops[1].last)
+
+
+def test_float32_data_are_used_as_they_are():
+    single, double = task(dtype=np.float32), task()
+    rounded = Task(single.X.astype(np.float64), *list(vars(double).values())[1:])
+    loops = [both(t)[0] for t in (single, rounded)]
+    batches = pass_batches(3, N, 4, 0, STEPS)
+    for loop in loops:
+        loop.begin(np.zeros(D), batches[0], 1.0)
+        loop.advance(batches[1:])
+    np.testing.assert_allclose(loops[0].mean[0], loops[1].mean[0], rtol=1e-5, atol=1e-7)
+    assert loops[0].samples.X is single.X  # no copy
+
+
+# --- what auto learns from the columns
+
+
+def test_weights_equal_repetition():
+    rng = np.random.default_rng(0)
+    X, counts = rng.standard_normal((20, 4)) * (rng.random((20, 4)) < 0.5), rng.integers(0, 4, 20)
+    weighted, repeated = (
+        column_sums(X, counts.astype(float)),
+        column_sums(np.repeat(X, counts, 0), np.ones(counts.sum())),
+    )
+    for one, two in zip(vars(weighted).values(), vars(repeated).values()):
+        np.testing.assert_allclose(one, two)
+    sparse = column_sums(sp.csr_array(X), counts.astype(float))
+    for one, two in zip(vars(weighted).values(), vars(sparse).values()):
+        np.testing.assert_allclose(one, two)
+
+
+def test_row_weights_stay_below_half_the_metric():
+    """A'RA <= Q/2: the largest eigenvalue of the difference is not positive."""
+    t = task(intercept=True)
+    q, m = metric(column_sums(t.X, t.weight), True)
+    A, R = t.A.toarray(), row_weights(t.A, q)
+    difference = A.T @ np.diag(R) @ A - 0.5 * (np.diag(q) + np.outer(m, m))
+    assert np.linalg.eigvalsh(difference).max() <= 1e-12
+
+
+def test_metric_survives_empty_and_constant_columns():
+    X = np.array([[0.0, 3.0, 1.0], [0.0, 3.0, 2.0]])
+    q, _ = metric(column_sums(X, np.ones(2)), False)
+    assert (q > 0).all() and np.isfinite(q).all()
+    q, _ = metric(column_sums(np.zeros((2, 3)), np.ones(2)), True)
+    assert (q > 0).all() and np.isfinite(q).all()
+
+
+def test_batch_size_and_convex_start():
+    assert [batch_size(n) for n in (1, 100, 1000, 16_280, 10**6)] == [2, 2, 16, 64, 64]
+    balanced = np.array([1.0, -1.0] * 50)
+    assert convex_start(balanced) == 0
+    rare = np.where(np.arange(10_000) % 50 == 0, 1.0, -1.0)
+    assert convex_start(rare) == 5000 and convex_start(-rare) == 5000
+    assert convex_start(-np.ones(30)) == 30
