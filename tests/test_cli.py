@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import smadmm
@@ -62,3 +63,50 @@ def test_complexity_of_the_paper_holds(measured):
         assert row["level"] < 0.7 * rows["spider", "constant"]["level"]
         assert row["level"] < 0.45 * rows["sadmm", "sqrt"]["level"]
         assert row["sfo_to_1e-3"] < 0.7 * rows["spider", "constant"]["sfo_to_1e-3"]
+
+
+# --- smadmm classify
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A small problem as LIBSVM files, and its edges."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 5))
+    y = np.where(X @ [1, 1, 0, -1, -1] > 0, 1, -1)
+    for name, rows in (("train", slice(0, 300)), ("test", slice(300, 400))):
+        lines = [f"{b} " + " ".join(f"{j + 1}:{v:.4f}" for j, v in enumerate(row)) for row, b in zip(X[rows], y[rows])]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    (tmp_path / "edges").write_text("0 1\n3 4\n")
+    return tmp_path
+
+
+def test_classify_fits_saves_and_applies(files):
+    graph = files / "edges"
+    fitted = smadmm_command(
+        "classify", files / "train", "--test", files / "test", "--graph", graph, "--out", files / "out"
+    )
+    assert fitted.returncode == 0, fitted.stderr
+    assert "300 rows, 5 features, 2 edges" in fitted.stdout and "heaviest coefficients" in fitted.stdout
+    accuracy = float(fitted.stdout.split("accuracy on test ")[1].split()[0])
+    assert accuracy > 0.9 and (files / "out" / "graph.png").stat().st_size > 5000
+    applied = smadmm_command("classify", "--model", files / "out", files / "test", "--out", files / "applied")
+    assert f"accuracy on test {accuracy:.4f} (100 rows)" in applied.stdout
+    assert len((files / "applied" / "predictions.txt").read_text().split()) == 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "there is no file 'nowhere'"),
+        (["{train}", "--graph", "ring"], "neither glasso, knn, chain, none nor a file of edges"),
+        (["{train}", "--loss", "hinge"], "loss must be one of"),
+        (["{train}", "--alpha", "-1"], "alpha must not be negative"),
+        (["{train}", "--model", "nothing.npz"], "there is no model nothing.npz"),
+        (["{train}", "--model", "{train}"], "is not a model of smadmm classify"),
+    ],
+)
+def test_classify_errors_are_one_sentence(files, arguments, message):
+    done = smadmm_command("classify", *(a.format(train=files / "train") for a in arguments))
+    assert done.returncode == 2 and message in done.stderr
+    assert done.stderr.startswith("Error: ") and "Traceback" not in done.stderr

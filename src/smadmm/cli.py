@@ -17,6 +17,7 @@ reproduce = typer.Typer(no_args_is_help=True, help="Run an experiment of the pap
 app.add_typer(reproduce, name="reproduce")
 
 Out = Annotated[str, typer.Option("--out", help="Folder for results.json, tables and figures.")]
+Data = Annotated[str | None, typer.Option("--data", help="Folder of data sets; default: SMADMM_DATA.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A smaller version, for a first look.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of all random numbers.", min=0)]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
@@ -46,6 +47,37 @@ def complexity(out: Out, quick: Quick = False, seed: Seed = 0, quiet: Quiet = Fa
     rows = experiment.reproduce(out, quick, seed, progress=not quiet)
     typer.echo(experiment.table(rows))
     typer.echo(f"results.json, table.md and complexity.png are in {out}")
+
+
+@app.command()
+def classify(
+    source: Annotated[str, typer.Argument(metavar="DATA", help="LIBSVM file (plain, .bz2, .gz) or the name of a set.")],
+    test: Annotated[str | None, typer.Option(help="LIBSVM file to measure the accuracy on.")] = None,
+    model: Annotated[str | None, typer.Option(help="Apply this saved model to DATA instead of fitting.")] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", help="Folder for the model, the picture, the predictions.")
+    ] = None,
+    graph: Annotated[
+        str, typer.Option(help="glasso, knn, chain, none, or a file of edges: two numbers a line.")
+    ] = "glasso",
+    alpha: Annotated[float, typer.Option(help="Weight of the penalty.")] = 1e-5,
+    loss: Annotated[str, typer.Option(help="sigmoid, logistic or squared_hinge.")] = "sigmoid",
+    method: Annotated[str, typer.Option(help="auto, smadmm, sadmm, svrg, saga, spider or asvrg.")] = "auto",
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data.", min=1)] = None,
+    data: Data = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Fit a classifier whose coefficients are tied along a graph, or apply a saved one."""
+    from smadmm.learn import command
+
+    if model is not None:
+        lines = command.apply(model, source, out, data)
+    else:
+        settings = command.Settings(graph, alpha, loss, method, epochs, seed, not quiet)
+        lines = command.fit(source, test, out, settings, data)
+    for line in lines:
+        typer.echo(line)
 
 
 def main() -> None:

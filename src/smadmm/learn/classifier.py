@@ -63,7 +63,7 @@ class GraphGuidedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         fit_intercept: bool = True,
         class_weight: Any = None,
         max_epochs: int | None = None,
-        tol: float = 1e-6,
+        tol: float = 1e-10,
         step: float | None = None,
         rho: float | None = None,
         batch_size: int | None = None,
@@ -145,7 +145,7 @@ class GraphGuidedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         previous = (self.coef_, self.intercept_) if self.warm_start and hasattr(self, "coef_") else None
         self.classes_ = np.unique(y)
         if len(self.classes_) < 2:
-            raise ValueError(f"a classifier needs at least two classes, got one class: {self.classes_[0]!r}")
+            raise ValueError(f"a classifier needs at least two classes, got one class: {self.classes_[0]}")
         weight = self._row_weights(y, X, sample_weight, self.classes_)
         kept = weight > 0
         if not kept.all():
@@ -207,9 +207,9 @@ class GraphGuidedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         check_classification_targets(y)
         known = given if fresh else self.classes_
         if not np.isin(y, known).all():
-            raise ValueError(f"label {y[~np.isin(y, known)][0]!r} is not among the classes {known}")
+            raise ValueError(f"label {y[~np.isin(y, known)][0]} is not among the classes {known}")
         if len(known) < 2:
-            raise ValueError(f"a classifier needs at least two classes, got one class: {known[0]!r}")
+            raise ValueError(f"a classifier needs at least two classes, got one class: {known[0]}")
         self.classes_ = known
         if self.class_weight == "balanced":
             raise ValueError("class_weight='balanced' needs all data at once; give partial_fit a dict of weights")
