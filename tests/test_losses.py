@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import scipy.sparse
 import torch
@@ -9,6 +10,7 @@ import torch
 from smadmm import ADMM, SGD, Ordered, Problem, Rng, Stop, Storm, iid, reshuffled, run
 from smadmm.losses import Autograd, LeastSquares, Logistic, Sigmoid, Squared, SquaredHinge, Stream
 from smadmm.proxes import L1
+from smadmm.sampling import pass_batches, run_batches, runs
 
 N, D = 24, 5
 
@@ -139,6 +141,19 @@ def test_reshuffled_passes_visit_every_sample_once():
     assert sorted(flat[:10]) == sorted(flat[10:]) == list(range(10))
     assert flat[:10] != flat[10:]
     assert drawn(reshuffled, [3, 4], seed=1) != drawn(reshuffled, [3, 4], seed=0)
+
+
+def test_runs_visit_every_sample_about_once_a_pass():
+    """Four runs of 3 of 13 samples a pass: consecutive, none twice, another order and offset in the next pass."""
+    batches = [drawn(runs, [3] * 8, n=13)[i] for i in range(8)]
+    for batch in batches:
+        assert [(b - batch[0]) % 13 for b in batch] == [0, 1, 2]
+    assert len(set(itertools.chain(*batches[:4]))) == len(set(itertools.chain(*batches[4:]))) == 12
+    assert sorted(map(tuple, batches[:4])) != sorted(map(tuple, batches[4:]))
+    assert np.array_equal(run_batches(0, 13, 3, 0, 8), batches)
+    assert np.array_equal(run_batches(0, 13, 3, 5, 2), batches[5:7])
+    flat = [*itertools.chain(*drawn(reshuffled, [3, 3, 3]))]
+    assert np.array_equal(pass_batches(0, 10, 3, 1, 2), np.reshape(flat[3:], (2, 3)))
 
 
 def test_iid_draws_are_uniform_and_repeat():

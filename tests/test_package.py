@@ -98,6 +98,11 @@ def test_snippets_run_as_printed(name, tmp_path):
         subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=tmp_path, capture_output=True)
 
 
+def test_the_readme_shows_the_committed_results():
+    table = (ROOT / "docs/results/complexity/table.md").read_text().strip()
+    assert table in (ROOT / "README.md").read_text()
+
+
 def test_the_guide_shows_the_source_as_it_is():
     guide = (ROOT / "CONTRIBUTING.md").read_text()
     shown = re.findall(r"rom \[[^]]*\]\(([^)]*)\):\n\n```python source\n(.*?)\n```", guide, re.DOTALL)

@@ -27,6 +27,14 @@ from smadmm.learn.stream import StreamFit
 METHODS = ("auto", "smadmm", "sadmm", "svrg", "saga", "spider", "asvrg")
 
 
+SHUFFLED_FROM = 10_000  # rows: from here on a shuffled copy is read in sequence
+SHUFFLED_UP_TO = 1 << 30  # bytes of X: up to here a copy is affordable
+
+
+def _bytes(X: Any) -> int:
+    return int(X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if hasattr(X, "tocsr") else X.nbytes)
+
+
 def _has_probabilities(classifier: GraphGuidedClassifier) -> bool:
     if classifier.loss != "logistic":
         raise AttributeError(f"probabilities are defined by loss='logistic', not by loss={classifier.loss!r}")
@@ -154,14 +162,18 @@ class GraphGuidedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
                 raise ValueError("the rows with positive weight are of one class; a classifier needs at least two")
         A = self._constraint(X, weight)
         columns = column_sums(X, weight)
-        mean_one = weight / weight.mean()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        shuffled = X.shape[0] >= SHUFFLED_FROM and _bytes(X) <= SHUFFLED_UP_TO
+        if shuffled:
+            order = np.random.default_rng(seed).permutation(X.shape[0])
+            X, y, weight = X[order], y[order], weight[order]
+        mean_one = weight / weight.mean()
         targets = self._signs(y)
         fits = []
         epochs = self.max_epochs or 20
         with tqdm(total=len(targets) * epochs, unit="pass", disable=None if self.verbose else True) as bar:
             for number, target in enumerate(targets):
-                task = Task(X, target, mean_one, A, self.alpha, self.loss, bool(self.fit_intercept))
+                task = Task(X, target, mean_one, A, self.alpha, self.loss, bool(self.fit_intercept), shuffled)
                 start = None if previous is None else self._joined(previous, number)
                 fits.append(self._fit_one(task, columns, seed, start, lambda done: bar.update(1)))
         self._keep(fits)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,6 @@ from smadmm.learn.loops import (
     have_numba,
 )
 from smadmm.learn.scaling import Columns, batch_size, convex_start, metric, row_weights
-from smadmm.sampling import pass_batches
 from smadmm.schedules import Power
 
 FEW_ROWS = 256
@@ -177,11 +176,10 @@ class _Passes:
         self.moving = False
 
     def _with_loss(self, loss: str) -> Task:
-        t = self.task
-        return Task(t.X, t.target, t.weight, t.A, t.lam1, loss, t.intercept)
+        return replace(self.task, loss=loss)
 
     def _take(self, count: int) -> NDArray[np.int64]:
-        batches = pass_batches(self.seed, self.task.n, self.batch, self.used, count)
+        batches = self.task.batches(self.seed, self.batch, self.used, count)
         self.used += count
         return batches
 

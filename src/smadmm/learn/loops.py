@@ -22,7 +22,7 @@ from smadmm.operators.linear import Matrix
 from smadmm.pace import Decaying, DistanceOverGradients
 from smadmm.problem import Problem
 from smadmm.proxes import L1
-from smadmm.sampling import Rng, pass_batches, reshuffled
+from smadmm.sampling import Rng, pass_batches, reshuffled, run_batches, runs
 from smadmm.schedules import Power, Schedule
 from smadmm.solver import ADMM, Average, State
 from smadmm.xsteps import Exact, Metric, linearised
@@ -54,6 +54,11 @@ class Task:
     lam1: float
     loss: str
     intercept: bool
+    shuffled: bool = False  # the rows are in random order: batches are runs of them, read in sequence
+
+    def batches(self, seed: int, size: int, first: int, count: int) -> NDArray[np.int64]:
+        """What a solver with this seed draws, one batch a row."""
+        return (run_batches if self.shuffled else pass_batches)(seed, self.n, size, first, count)
 
     @property
     def n(self) -> int:
@@ -63,8 +68,9 @@ class Task:
     def size(self) -> int:
         return int(self.A.shape[1])
 
-    def generic(self, sampling: Any = reshuffled) -> Problem:
+    def generic(self, sampling: Any = None) -> Problem:
         """The same as a Problem of the engine."""
+        sampling = sampling or (runs if self.shuffled else reshuffled)
         X = self.X.astype(np.float64, copy=False)
         f = LOSSES[self.loss](X, self.target, self.weight, sampling, self.intercept)
         return Problem(f, L1(self.lam1), Matrix(self.A))
@@ -294,6 +300,13 @@ class GenericPublished:
         return self.state.est.at.numpy(), self.state.y.numpy(), self.state.lam.numpy()
 
 
+def _values(schedule: Schedule, ks: NDArray[np.int64]) -> Array:
+    """A schedule at many k at once."""
+    if isinstance(schedule, Power):
+        return np.clip(schedule.c * ks.astype(np.float64) ** schedule.p, schedule.lo, schedule.hi)
+    return np.array([float(schedule(int(k))) for k in ks])
+
+
 class CompiledPublished:
     """A published method in numba."""
 
@@ -306,10 +319,11 @@ class CompiledPublished:
         self.code = published_kernel.METHODS[method.method]
         self.samples = kernels.samples(task.X, task.target, task.weight, task.loss, task.intercept)
         self.A = kernels.compact(task.A)
-        self.drawn = 0
         self.state = published_kernel.new_published_state(np.zeros(task.size), task.A.shape[0], task.n)
         size = {"sadmm": method.batch, "smadmm": method.first}.get(method.method, 0)
-        published_kernel.published_start(self.samples, self.code, self.state, self._draw(size))
+        first = task.batches(seed, size, 0, 1)[0] if size else np.empty(0, dtype=np.int64)
+        published_kernel.published_start(self.samples, self.code, self.state, first)
+        self.drawn = size
         self.inverse = np.zeros((0, 0))
         if method.exact:
             gram = (task.A.T @ task.A).toarray()
@@ -317,26 +331,27 @@ class CompiledPublished:
             self.inverse = np.linalg.inv(np.eye(task.size) + ratio * gram)
 
     def _draw(self, count: int) -> NDArray[np.int64]:
-        """The next samples of the reshuffled passes, as the generic loop draws them."""
-        order = pass_batches(self.seed, self.task.n, 1, self.drawn, count)[:, 0]
-        self.drawn += count
-        return order
+        """The next batches, as the generic loop draws them."""
+        size, position = self.method.batch, self.drawn
+        if self.task.shuffled:
+            return self.task.batches(self.seed, size, position // size, count)
+        return pass_batches(self.seed, self.task.n, 1, position, count * size).reshape(count, size)
 
     def advance(self, limit: int) -> None:
         from smadmm.learn import published_kernel
 
         m = self.method
+        restarts, price = m.method in ("spider", "svrg", "asvrg"), m.batch * (1 + (m.method not in ("sadmm", "saga")))
         while self.sfo < limit:
-            ks = range(self.iterations + 1, self.iterations + 1 + self.CHUNK)
-            eta, rho, a = (np.array([float(s(k)) for k in ks]) for s in (m.eta, m.rho, m.a))
-            restarts = m.method in ("spider", "svrg", "asvrg")
-            drawing = np.array([not (restarts and k % m.period == 0) for k in ks])
-            start = self.drawn
-            batches = np.zeros((self.CHUNK, m.batch), dtype=np.int64)
-            batches[drawing] = self._draw(int(drawing.sum()) * m.batch).reshape(-1, m.batch)
+            count = min(self.CHUNK, -(-(limit - self.sfo) // price))
+            ks = np.arange(self.iterations + 1, self.iterations + 1 + count)
+            eta, rho, a = (_values(s, ks) for s in (m.eta, m.rho, m.a))
+            drawing = ks % m.period != 0 if restarts else np.ones(count, dtype=bool)
+            batches = np.zeros((count, m.batch), dtype=np.int64)
+            batches[drawing] = self._draw(int(drawing.sum()))
             arguments = (self.samples, self.A, self.task.lam1, self.inverse, self.code, m.period, m.theta)
             used = published_kernel.published(*arguments, rho, eta, a, self.state, batches, limit)
-            self.drawn = start + int(drawing[:used].sum()) * m.batch
+            self.drawn += int(drawing[:used].sum()) * m.batch
 
     @property
     def iterations(self) -> int:

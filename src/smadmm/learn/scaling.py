@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+ROWS_AT_ONCE = 1 << 20  # entries of X that are looked at together
 RARE_SEEN = 100  # samples of the rarer class that the convex start wants to see
 
 
@@ -38,7 +39,14 @@ class Columns:
 
 
 def column_sums(X: Any, weight: Array) -> Columns:
-    """The statistics of the rows of X (dense or CSR), a row of weight w counting w times."""
+    """The statistics of the rows of X (dense or CSR), a row of weight w counting w times; some rows at a time."""
+    rows = max(1, ROWS_AT_ONCE // max(1, X.shape[1] if not hasattr(X, "tocsr") else X.nnz // X.shape[0] + 1))
+    starts = range(0, X.shape[0], rows)
+    first, *rest = (_sums(X[i : i + rows], weight[i : i + rows]) for i in starts)
+    return sum(rest, start=first)
+
+
+def _sums(X: Any, weight: Array) -> Columns:
     if hasattr(X, "tocsr"):
         square, seen = X.copy(), X.copy()
         square.data, seen.data = square.data.astype(np.float64) ** 2, (seen.data != 0).astype(np.float64)
