@@ -89,7 +89,8 @@ def _passes(n: int, size: int, first: int, count: int) -> range:
 @lru_cache(maxsize=4)
 def _run_starts(seed: int, n: int, size: int, epoch: int) -> Indices:
     rng = np.random.Generator(_philox(seed, 2**63 + 2**62 + epoch))
-    return rng.permutation(max(1, n // size)) * size + rng.integers(n)
+    starts: Indices = rng.permutation(max(1, n // size)) * size + rng.integers(n)
+    return starts
 
 
 def runs(rng: Rng, n: int, size: int) -> Indices:
@@ -97,7 +98,8 @@ def runs(rng: Rng, n: int, size: int) -> Indices:
 
     For data that were shuffled beforehand: they are read in sequence, which is quicker.
     """
-    return run_batches(rng.seed, n, size, rng.take(size) // size, 1)[0]
+    batch: Indices = run_batches(rng.seed, n, size, rng.take(size) // size, 1)[0]
+    return batch
 
 
 class Ordered:
