@@ -2,10 +2,12 @@
 
 import bz2
 import functools
+import gc
 import gzip
 import hashlib
 import http.server
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -53,6 +55,9 @@ def page(tmp_path, monkeypatch):
         yield folder_and_log
         server.shutdown()
         thread.join()
+    with warnings.catch_warnings():  # requests leaves the socket of a refused download to the garbage collector
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.mark.parametrize("ending", PACK)
@@ -194,6 +199,7 @@ def test_wrong_sources_are_named(tmp_path):
         b"BZh9 no archive",
         b"\x1f\x8b no archive",
     ],
+    ids=lambda content: f"{len(content)} bytes",
 )
 def test_malformed_files_are_named(tmp_path, content):
     (tmp_path / "bad").write_bytes(content)

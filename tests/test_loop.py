@@ -228,7 +228,7 @@ REFUSED = {
     "A and B": (lambda f: Problem(f, Zero(), Identity((6,)), -Identity((4,))), r"\(6,\).*\(4,\)"),
     "A and c": (lambda f: Problem(f, Zero(), c=torch.zeros(3, dtype=torch.float64)), r"\(6,\).*\(3,\)"),
     "B and h": (lambda f: Problem(f, L1(torch.ones(7))), r"\(6,\).*\(7,\)"),
-    "dtypes": (lambda f: Problem(f, Zero(), Matrix(torch.eye(6))), r"float32.*float64"),
+    "dtypes": (lambda f: Problem(f, Zero(), Matrix(torch.eye(6))), r"float64.*float32"),
     "blocks": (lambda f: Problem(f, [Zero(), Zero()], Identity(), [-Identity()]), "2 functions h but 1"),
 }
 
@@ -244,7 +244,7 @@ def test_bad_parameters_are_refused(g):
     problem = Problem(Sigmoid(*data(g)), L1(0.1), Matrix(2 * torch.eye(6, dtype=torch.float64)))
     with pytest.raises(ValueError, match=r"1/\(rho \|A\|\^2\) = 0.25 at k = 1, got 0.5"):
         ADMM(problem, SGD(1), rho=1.0, eta=2.0)
-    with pytest.raises(ValueError, match="rho must be positive"):
+    with pytest.raises(ValueError, match="positive, got c = -1.0"):
         ADMM(problem, SGD(1), rho=-1.0, eta=2.0)
     with pytest.raises(ValueError, match="r must be at least"):
         ADMM(problem, SGD(1), rho=1.0, eta=8.0, r=0.5)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = Path(smadmm.__file__).parent
 
 # a module may import those to its left; the same level is for packages with several files
-ORDER = ["schedules", "sampling", "operators", "problem", "losses", "total_variation", "proxes", "xsteps",
+ORDER = ["files", "schedules", "sampling", "operators", "problem", "losses", "total_variation", "proxes", "xsteps",
          "estimators", "pace", "solver", "certificate", "history", "checkpoint", "tuning", "run",
          "data", "learn", "experiments", "cli"]  # fmt: skip
 

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from smadmm.problem import Penalty, Problem, Prox
-from smadmm.sampling import Rng
 from smadmm.solver import State
 
 GROUPS = 32
@@ -53,12 +52,11 @@ def _subdifferential(h: Prox, y: Tensor, g: Tensor, r: float) -> float:
 
 def _sampled_gradient_part(problem: Problem, x: Tensor, Alam: Tensor, sample: int, seed: int) -> tuple[float, float]:
     """The unbiased estimate of |grad F(x) - A'lam|^2 and the half width of its interval."""
-    size = sample // GROUPS
+    size = int(sample) // GROUPS
     if size < 1:
         raise ValueError(f"a sampled certificate needs at least {GROUPS} samples, got {sample}")
     f = problem.f
-    # keyed away from the iterations' own streams
-    groups = [f.gradient((x,), (1.0,), f.draw(Rng(seed, 2**62 + j), size)) - Alam for j in range(GROUPS)]
+    groups = [f.gradient((x,), (1.0,), batch) - Alam for batch in f.samples(seed, GROUPS, size)]
     rows = torch.stack([torch.view_as_real(d).flatten() if d.is_complex() else d.flatten() for d in groups]).double()
     gram = rows @ rows.T
     own, total = gram.diagonal(), gram.sum()

@@ -10,12 +10,12 @@ problem and solver are stored as readable text, so that a run is only resumed wi
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import io
 import json
 import os
 import struct
-import tempfile
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,13 +26,13 @@ import torch
 from torch import Tensor
 
 from smadmm.estimators import Estimate
+from smadmm.files import atomic_write
 from smadmm.pace import Pace
 from smadmm.solver import Mean, State
 
 MAGIC = b"SMADMM\r\n"
 VERSION = 1
 HEADER = struct.Struct("<8sIQ32s")
-HASHED_ENTRIES = 1 << 20  # larger tensors are fingerprinted by this many evenly spaced entries
 
 Settings = dict[str, str]
 
@@ -41,55 +41,69 @@ class CheckpointError(ValueError):
     """A checkpoint that must not be used, and why."""
 
 
-def atomic_write(path: Path, data: bytes) -> None:
-    """Write data to path: afterwards path holds all of it, or what it held before."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 # --- settings as text -------------------------------------------------------------------------------------------------
 
 
 def _tensor_text(x: Tensor) -> str:
-    flat = x.detach().reshape(-1) if x.layout == torch.strided else x.values().reshape(-1)
-    stride = max(1, flat.numel() // HASHED_ENTRIES)
-    entries = np.ascontiguousarray(flat[::stride].cpu().resolve_conj().numpy())
-    return f"tensor {tuple(x.shape)} {x.dtype} {hashlib.sha256(entries.tobytes()).hexdigest()[:16]}"
+    digest = hashlib.sha256()
+    for part in _dense_parts(x.detach()):
+        if part.dtype == torch.bfloat16:
+            part = part.view(torch.int16)
+        digest.update(np.ascontiguousarray(part.cpu().resolve_conj().resolve_neg().numpy()).data)
+    return f"tensor {tuple(x.shape)} {x.dtype} {digest.hexdigest()[:16]}"
 
 
-def _code_text(function: types.FunctionType) -> str:
-    constants = [c.co_code.hex() if isinstance(c, types.CodeType) else repr(c) for c in function.__code__.co_consts]
-    digest = hashlib.sha256(function.__code__.co_code + "".join(constants).encode()).hexdigest()[:16]
-    return f"function {function.__module__}.{function.__qualname__} {digest}"
+def _dense_parts(x: Tensor) -> list[Tensor]:
+    if x.layout == torch.strided:
+        return [x.reshape(-1)]
+    if x.layout == torch.sparse_csr:
+        return [x.crow_indices(), x.col_indices(), x.values().reshape(-1)]
+    coalesced = x.to_sparse_coo().coalesce()
+    return [coalesced.indices().reshape(-1), coalesced.values().reshape(-1)]
+
+
+def _code_digest(code: types.CodeType) -> bytes:
+    constants = [_code_digest(c).hex() if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    text = "|".join([code.co_code.hex(), *constants, *code.co_names])
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _names_used(code: types.CodeType) -> set[str]:
+    inner = [_names_used(c) for c in code.co_consts if isinstance(c, types.CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _function_parts(function: types.FunctionType) -> dict[str, Any]:
+    """What a function depends on beside its code: closure, defaults, and the globals it names (not modules)."""
+    cells = {f"closure[{i}]": cell.cell_contents for i, cell in enumerate(function.__closure__ or ())}
+    defaults = {"defaults": function.__defaults__ or (), "keywords": function.__kwdefaults__ or {}}
+    used = {name: function.__globals__[name] for name in _names_used(function.__code__) & function.__globals__.keys()}
+    skipped = (types.ModuleType, type)
+    return cells | defaults | {f"globals.{n}": v for n, v in used.items() if not isinstance(v, skipped)}
 
 
 def _entries(name: str, value: Any, seen: frozenset[int]) -> Iterator[tuple[str, str]]:
     if id(value) in seen or isinstance(value, torch.device):
         return  # where a run computes is not what it computes
     seen = seen | {id(value)}
-    if value is None or isinstance(value, (bool, int, float, str, torch.dtype)):
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, torch.dtype)):
         yield name, repr(value)
     elif isinstance(value, Tensor):
         yield name, _tensor_text(value)
     elif isinstance(value, np.ndarray):
         yield name, _tensor_text(torch.from_numpy(np.ascontiguousarray(value)))
     elif isinstance(value, types.FunctionType):
-        yield name, _code_text(value)
-        for index, cell in enumerate(value.__closure__ or ()):
-            yield from _entries(f"{name}.closure[{index}]", cell.cell_contents, seen)
+        yield name, f"function {value.__module__}.{value.__qualname__} {_code_digest(value.__code__).hex()[:16]}"
+        yield from _entries(name, _function_parts(value), seen)
+    elif isinstance(value, types.MethodType):
+        yield from _entries(f"{name}.function", value.__func__, seen)
+        yield from _entries(f"{name}.self", value.__self__, seen)
+    elif isinstance(value, functools.partial):
+        yield from _entries(name, {"function": value.func, "args": value.args, "keywords": value.keywords}, seen)
+    elif isinstance(value, types.BuiltinFunctionType):
+        yield name, f"builtin {value.__module__}.{value.__qualname__}"
     elif isinstance(value, (list, tuple)):
         yield name, f"{len(value)} entries"
         for index, item in enumerate(value):
@@ -100,6 +114,8 @@ def _entries(name: str, value: Any, seen: frozenset[int]) -> Iterator[tuple[str,
     elif isinstance(value, torch.nn.Module):
         yield name, type(value).__qualname__
         yield from _entries(name, dict(value.state_dict()), seen)
+    elif hasattr(value, "tocsr") and hasattr(value, "indptr"):
+        yield from _entries(name, {"data": value.data, "indices": value.indices, "indptr": value.indptr}, seen)
     else:
         yield name, f"{type(value).__module__}.{type(value).__qualname__}"
         public = {key: item for key, item in getattr(value, "__dict__", {}).items() if not key.startswith("_")}
@@ -127,6 +143,8 @@ def refuse_difference(stored: Settings, current: Settings) -> None:
 
 def _pack(value: Any, name: str, arrays: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
+        if value.dtype == torch.bfloat16:
+            raise CheckpointError(f"{name} is bfloat16, which checkpoints cannot hold; compute in float32")
         key = next((known for known, tensor in arrays.items() if tensor is value), name)
         arrays[key] = value
         return {"tensor": key}

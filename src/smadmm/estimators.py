@@ -16,6 +16,7 @@ and put the class into the list of tests/test_estimators.py.
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 
@@ -28,7 +29,7 @@ from smadmm.schedules import Schedule, ScheduleLike, as_schedule
 from smadmm.xsteps import Metric
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Estimate:
     """v estimates grad F(at); sfo sample gradients were computed so far."""
 
@@ -37,7 +38,7 @@ class Estimate:
     sfo: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Anchored(Estimate):
     """An estimate with an anchor and the full gradient there."""
 
@@ -45,7 +46,7 @@ class Anchored(Estimate):
     full: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tabled(Estimate):
     """An estimate with a table of components, one row a sample, and the gradient of their mean."""
 
@@ -72,10 +73,29 @@ def _full(f: Loss, x: Tensor) -> tuple[Tensor, int]:
     return f.gradient((x,), (1.0,), batch), f.n
 
 
-def _refuse_below_one(**sizes: int | None) -> None:
-    for name, size in sizes.items():
-        if size is not None and size < 1:
+def _whole_numbers(estimator: Estimator, *names: str) -> None:
+    """Turn these fields into whole numbers of at least one."""
+    for name in names:
+        value = getattr(estimator, name)
+        if value is None and name == "restart":
+            continue
+        try:
+            size = operator.index(value)
+        except TypeError:
+            raise TypeError(f"{name} must be a whole number, got {value!r}") from None
+        if size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
+        object.__setattr__(estimator, name, size)
+
+
+def _of_kind(e: Estimate, kind: type) -> None:
+    if not isinstance(e, kind):
+        raise TypeError(f"the state is of another estimator ({type(e).__name__}, not {kind.__name__}); start with init")
+
+
+def _product(x: Tensor, y: Tensor) -> float:
+    """Re <x, y>."""
+    return float((x.conj() * y).real.sum())
 
 
 @dataclass(frozen=True)
@@ -85,7 +105,7 @@ class SGD(Estimator):
     batch: int
 
     def __post_init__(self) -> None:
-        _refuse_below_one(batch=self.batch)
+        _whole_numbers(self, "batch")
 
     def init(self, f: Loss, x: Tensor, rng: Rng) -> Estimate:
         return Estimate(f.gradient((x,), (1.0,), f.draw(rng, self.batch)), x, self.batch)
@@ -103,10 +123,10 @@ class Storm(Estimator):
     first: int
 
     def __init__(self, batch: int, a: ScheduleLike, first: int | None = None):
-        _refuse_below_one(batch=batch, first=first)
         object.__setattr__(self, "batch", batch)
         object.__setattr__(self, "a", as_schedule(a))
         object.__setattr__(self, "first", batch if first is None else first)
+        _whole_numbers(self, "batch", "first")
 
     def init(self, f: Loss, x: Tensor, rng: Rng) -> Estimate:
         return Estimate(f.gradient((x,), (1.0,), f.draw(rng, self.first)), x, self.first)
@@ -131,7 +151,7 @@ class Spider(Estimator):
     restart: int | None = None
 
     def __post_init__(self) -> None:
-        _refuse_below_one(batch=self.batch, every=self.every, restart=self.restart)
+        _whole_numbers(self, "batch", "every", "restart")
 
     def init(self, f: Loss, x: Tensor, rng: Rng) -> Estimate:
         if self.restart is None:
@@ -156,13 +176,14 @@ class SVRG(Estimator):
     theta: float = field(default=1.0, init=False)
 
     def __post_init__(self) -> None:
-        _refuse_below_one(batch=self.batch, every=self.every)
+        _whole_numbers(self, "batch", "every")
 
     def init(self, f: Loss, x: Tensor, rng: Rng) -> Estimate:
         full, price = _full(f, x)
         return Anchored(full, x, price, anchor=x, full=full)
 
     def update(self, f: Loss, e: Estimate, x: Tensor, k: int, rng: Rng) -> Estimate:
+        _of_kind(e, Anchored)
         assert isinstance(e, Anchored)
         at = x if self.theta == 1 else torch.lerp(e.anchor, x, self.theta)
         if k % self.every == 0:
@@ -191,7 +212,7 @@ class SAGA(Estimator):
     batch: int
 
     def __post_init__(self) -> None:
-        _refuse_below_one(batch=self.batch)
+        _whole_numbers(self, "batch")
 
     def init(self, f: Loss, x: Tensor, rng: Rng) -> Estimate:
         everything = f.full()  # refuses a stream
@@ -221,7 +242,7 @@ def _refresh(f: FiniteSum, e: Tabled, batch: Tensor, new: Tensor) -> tuple[Tenso
     return table, e.mean + moved
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Correlated(Tabled):
     """A tabled estimate with moving averages of <g, w> and |w|^2 for the correction w."""
 
@@ -242,7 +263,7 @@ class Measured(Estimator):
     memory: float = 0.95
 
     def __post_init__(self) -> None:
-        _refuse_below_one(batch=self.batch)
+        _whole_numbers(self, "batch")
 
     def init(self, f: Loss, x: Tensor, rng: Rng) -> Estimate:
         f.full()  # refuses a stream
@@ -253,6 +274,7 @@ class Measured(Estimator):
         return self.update(f, empty, x, 0, rng)
 
     def update(self, f: Loss, e: Estimate, x: Tensor, k: int, rng: Rng) -> Estimate:
+        _of_kind(e, Correlated)
         assert isinstance(e, Correlated)
         assert isinstance(f, FiniteSum)
         batch = f.draw(rng, self.batch)
@@ -260,7 +282,7 @@ class Measured(Estimator):
         g, w = f.assemble(new, batch), f.assemble(e.table[batch], batch) - e.mean
         gamma = min(max(e.along / e.across, 0.0), 1.0) if e.across > 0 else 0.0
         scaled = w if self.metric is None else self.metric.inverse(w)
-        along = e.along + (1 - self.memory) * (float((g * scaled).sum()) - e.along)
-        across = e.across + (1 - self.memory) * (float((w * scaled).sum()) - e.across)
+        along = e.along + (1 - self.memory) * (_product(g, scaled) - e.along)
+        across = e.across + (1 - self.memory) * (_product(w, scaled) - e.across)
         table, mean = _refresh(f, e, batch, new)
         return Correlated(torch.sub(g, w, alpha=gamma), x, e.sfo + self.batch, table, mean, along, across)

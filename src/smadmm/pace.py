@@ -69,7 +69,7 @@ class DistanceOverGradients:
         return max(self.c * reach, self.floor) / math.sqrt(k * speed + 1e-300)
 
     def _square(self, v: Tensor) -> float:
-        return float((v * self.metric.inverse(v)).sum())
+        return float((v.conj() * self.metric.inverse(v)).real.sum())
 
     def init(self, x: Tensor, v: Tensor) -> Pace:
         speed = self._square(v)

@@ -7,6 +7,7 @@ L = F(x) + h(y) - <lam, A x + B y - c>.
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smadmm.operators.linear import Identity, Operator, Shape
+from smadmm.operators.linear import Identity, Operator, Scaled, Shape
 from smadmm.sampling import Rng, Sampling, iid
 
 Step = float | Tensor
@@ -42,6 +43,10 @@ class Loss(ABC):
     def gradient(self, points: Sequence[Tensor], weights: Sequence[float], batch: Batch) -> Tensor:
         """sum_j weights_j grad f(points_j, batch): several points, one batch, one call."""
 
+    def samples(self, seed: int, groups: int, size: int) -> list[Batch]:
+        """Independent batches for measuring (certificate, smoothness), beside those that the solver draws."""
+        return [self.draw(Rng(seed, 2**62 + group), size) for group in range(groups)]
+
     def full(self) -> Batch:
         """All samples, where there is such a thing."""
         raise ValueError(
@@ -60,6 +65,7 @@ class FiniteSum(Loss):
     n: int
 
     def __init__(self, n: int, sampling: Sampling = iid, device: torch.device | str = "cpu"):
+        n = operator.index(n)
         if n < 1:
             raise ValueError(f"a finite sum needs at least one sample, got n = {n}")
         self.n, self.sampling = n, sampling
@@ -69,6 +75,10 @@ class FiniteSum(Loss):
         if size < 1:
             raise ValueError(f"a batch has at least one sample, got size {size}")
         return torch.from_numpy(self.sampling(rng, self.n, size)).to(self.everything.device)
+
+    def samples(self, seed: int, groups: int, size: int) -> list[Batch]:
+        drawn = [iid(Rng(seed, 2**62 + group), self.n, size) for group in range(groups)]
+        return [torch.from_numpy(batch).to(self.everything.device) for batch in drawn]
 
     def full(self) -> Batch:
         return self.everything
@@ -91,6 +101,7 @@ class Prox(ABC):
 
     shape: Shape | None = None
     dtype: torch.dtype | None = None
+    separable: bool = False  # entry by entry: then the step t may be a tensor
 
     @abstractmethod
     def prox(self, v: Tensor, t: Step) -> Tensor:
@@ -112,6 +123,11 @@ class Penalty(Prox):
         """dist(g, dh(y)), the Euclidean distance of g to the subdifferential at y."""
 
 
+def _refuse_kind(name: str, value: object, kind: type, cure: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, got {type(value).__name__}; {cure}")
+
+
 def _refuse_mismatch(first: str, a: object, second: str, b: object) -> None:
     if a is not None and b is not None and a != b:
         raise ValueError(f"{first} has {a}, but {second} has {b}; they must be equal")
@@ -128,11 +144,21 @@ class Problem:
     c: Tensor | None = None  # None: 0
 
     def __post_init__(self) -> None:
-        hs = (self.h,) if isinstance(self.h, Prox) else tuple(self.h)
+        _refuse_kind("f", self.f, Loss, "give a Loss; Autograd(value, n) makes one from a function")
+        _refuse_kind("A", self.A, Operator, "wrap a matrix in Matrix(...)")
+        if self.c is not None:
+            _refuse_kind("c", self.c, Tensor, "give a tensor")
+        hs = (self.h,) if isinstance(self.h, Prox) else tuple(self.h or ())
+        if not hs:
+            raise ValueError("a problem needs a function h; use Zero() for none")
+        for h in hs:
+            _refuse_kind("h", h, Prox, "wrap a denoiser in Denoised(...)")
         if self.B is None:
             Bs: tuple[Operator, ...] = tuple(-Identity(self.A.out_shape) for _ in hs)
         else:
             Bs = (self.B,) if isinstance(self.B, Operator) else tuple(self.B)
+            for B in Bs:
+                _refuse_kind("B", B, Operator, "wrap a matrix in Matrix(...)")
         if len(hs) != len(Bs):
             raise ValueError(f"{len(hs)} functions h but {len(Bs)} operators B; each block y_j needs one of each")
         object.__setattr__(self, "hs", hs)
@@ -144,25 +170,32 @@ class Problem:
 
     def _check(self) -> None:
         _refuse_mismatch("the input of A", self.A.in_shape, "the x of f", self.f.shape)
-        _refuse_mismatch("the dtype of A", self.A.dtype, "the dtype of f", self.f.dtype)
         x_shape = self.A.in_shape if self.A.in_shape is not None else self.f.shape
         out = self.A.output_shape(x_shape)
         if self.c is not None:
             _refuse_mismatch("the output of A", out, "c", tuple(self.c.shape))
-            _refuse_mismatch("the dtype of A", self.A.dtype, "the dtype of c", self.c.dtype)
         for j, (h, B) in enumerate(zip(self.hs, self.Bs, strict=True), start=1):
             name = f"B_{j}" if len(self.Bs) > 1 else "B"
             _refuse_mismatch("the output of A", out, f"the output of {name}", B.output_shape(B.in_shape))
-            _refuse_mismatch("the dtype of A", self.A.dtype, f"the dtype of {name}", B.dtype)
             y_shape = B.in_shape if B.in_shape is not None else out
             _refuse_mismatch(f"the input of {name}", y_shape, f"the h of block {j}", h.shape)
-            _refuse_mismatch("the dtype of A", self.A.dtype, f"the h of block {j}", h.dtype)
+
+        self._check_dtypes()
+
+    def _check_dtypes(self) -> None:
+        parts = [("the dtype of f", self.f.dtype), ("the dtype of A", self.A.dtype)]
+        parts += [("the dtype of B", B.dtype) for B in self.Bs] + [("the dtype of h", h.dtype) for h in self.hs]
+        parts += [] if self.c is None else [("the dtype of c", self.c.dtype)]
+        known = [(name, dtype) for name, dtype in parts if dtype is not None]
+        for name, dtype in known[1:]:
+            _refuse_mismatch(known[0][0], known[0][1], name, dtype)
 
     @property
     def explicit(self) -> bool:
         """y = A x - c: one block with B = -I, so the objective is a function of x alone."""
         B = self.Bs[0]
-        return len(self.Bs) == 1 and B.gram == 1.0 and getattr(B, "scale", 0.0) == -1.0
+        negative = isinstance(B, Scaled) and isinstance(B.operator, Identity) and B.scale == -1
+        return len(self.Bs) == 1 and negative
 
     def residual(self, Ax: Tensor, Bys: Sequence[Tensor]) -> Tensor:
         """A x + sum_j B_j y_j - c, from the products."""

@@ -42,6 +42,8 @@ def _refuse_negative(name: str, value: float | Tensor) -> None:
 class Zero(Penalty):
     """h = 0."""
 
+    separable = True
+
     def prox(self, v: Tensor, t: Step) -> Tensor:
         return v
 
@@ -57,6 +59,7 @@ class L1(Penalty):
     """h(y) = sum_i w_i |y_i|, one weight for all or a tensor of weights."""
 
     weight: float | Tensor
+    separable = True
 
     def __post_init__(self) -> None:
         _refuse_negative("the weight of L1", self.weight)
@@ -80,6 +83,7 @@ class ElasticNet(Penalty):
 
     l1: float
     l2: float
+    separable = True
 
     def __post_init__(self) -> None:
         _refuse_negative("l1", self.l1)
@@ -147,13 +151,19 @@ class Box(Penalty):
     lo: float | Tensor = 0.0
     hi: float | Tensor = 1.0
     indicator = True
+    separable = True
 
     def __post_init__(self) -> None:
-        if bool(torch.as_tensor(self.lo > self.hi).any()):
+        if not bool(torch.as_tensor(self.lo <= self.hi).all()):
             raise ValueError(f"a box needs lo <= hi, got lo = {self.lo}, hi = {self.hi}")
+        tensors = [end for end in (self.lo, self.hi) if isinstance(end, Tensor) and end.ndim]
+        if tensors:
+            object.__setattr__(self, "shape", tuple(tensors[0].shape))
+            object.__setattr__(self, "dtype", tensors[0].dtype)
 
     def prox(self, v: Tensor, t: Step) -> Tensor:
-        return v.clamp(min=self.lo, max=self.hi)  # type: ignore[arg-type]
+        lo, hi = (torch.as_tensor(end, dtype=v.dtype, device=v.device) for end in (self.lo, self.hi))
+        return torch.minimum(torch.maximum(v, lo), hi)
 
     def value(self, y: Tensor) -> float:
         return 0.0 if bool(((y >= self.lo) & (y <= self.hi)).all()) else float("inf")
@@ -178,10 +188,15 @@ class Simplex(Penalty):
     total: float = 1.0
     indicator = True
 
+    def __post_init__(self) -> None:
+        if not 0 < self.total < float("inf"):
+            raise ValueError(f"the total of a simplex must be positive, got {self.total}")
+
     def prox(self, v: Tensor, t: Step) -> Tensor:
+        v = v - v.max()  # the answer is the same, and large numbers lose no digits
         ordered = v.flatten().sort(descending=True).values
         levels = (ordered.cumsum(0) - self.total) / torch.arange(1, v.numel() + 1, dtype=v.dtype, device=v.device)
-        return (v - levels[(ordered > levels).sum() - 1]).clamp(min=0)
+        return (v - levels[(ordered > levels).sum().clamp(min=1) - 1]).clamp(min=0)
 
     def value(self, y: Tensor) -> float:
         slack = 10 * torch.finfo(y.dtype).eps * y.numel() * self.total
@@ -214,6 +229,11 @@ class Denoised(Prox):
 
     def prox(self, v: Tensor, t: Step) -> Tensor:
         with torch.no_grad():
-            if not self.image or v.ndim > 3:
-                return self.denoiser(v)
-            return self.denoiser(v.reshape(1, -1, *v.shape[-2:])).reshape(v.shape)
+            if self.image and v.ndim <= 3:
+                return self.denoiser(v.reshape(1, -1, *v.shape[-2:])).reshape(v.shape)
+            y = self.denoiser(v)
+            if y.shape != v.shape:
+                raise ValueError(
+                    f"the denoiser made shape {tuple(y.shape)} of {tuple(v.shape)}; for networks set image=True"
+                )
+            return y

@@ -25,7 +25,7 @@ from smadmm import checkpoint as checkpoints
 from smadmm.certificate import certificate
 from smadmm.history import History
 from smadmm.losses.stream import StreamEnded
-from smadmm.problem import Problem
+from smadmm.problem import Penalty, Problem
 from smadmm.solver import State
 
 EXPLOSION = 1e8  # growth of |x| that counts as divergence
@@ -94,8 +94,9 @@ class Stop:
         return None
 
     def after_record(self, history: History) -> str | None:
-        if self.certificate is not None and history["certificate"][-1] <= self.certificate:
-            return f"certificate {history['certificate'][-1]:.3g} reached {self.certificate:.3g}"
+        column = "certificate_high" if "certificate_high" in history else "certificate"
+        if self.certificate is not None and history[column][-1] <= self.certificate:
+            return f"certificate {history[column][-1]:.3g} reached {self.certificate:.3g}"
         if self.patience is not None and history.rows >= 3 * self.patience:
             values, window = history["objective"], self.patience
             means = [sum(values[i : i + window]) / window for i in range(len(values) - window + 1)]
@@ -123,6 +124,8 @@ class _Recorder:
             parts = certificate(self.problem, s, self.sample, seed=s.k)
             row.update(certificate=parts.total, gradient=parts.gradient)
             row.update(subdifferential=parts.subdifferential, feasibility=parts.feasibility)
+            if self.sample is not None:
+                row.update(certificate_high=parts.high)
         return row | {name: float(metric(s)) for name, metric in self.metrics.items()}
 
 
@@ -149,15 +152,13 @@ def _interruptible() -> Iterator[list[str]]:
 
 
 def _guard(s: State, limit: float, last: State, history: History) -> None:
-    size = float(torch.linalg.vector_norm(s.x))
-    if size <= limit:
+    size, slope = (float(torch.linalg.vector_norm(v)) for v in (s.x, s.est.v))
+    if size <= limit and math.isfinite(slope):
         return
-    what = "x is not finite" if not math.isfinite(size) else f"|x| = {size:.3g} has exploded"
-    if not bool(torch.isfinite(s.est.v).all()) and bool(torch.isfinite(last.x).all()):
-        cause = "the gradient is not finite: look for NaN or infinity in the data"
-    elif not bool(torch.isfinite(last.est.v).all()):
-        cause = "the gradient before it was not finite: look for NaN or infinity in the data, or lower the step"
+    if math.isfinite(size) and size <= limit:
+        what, cause = "the gradient is not finite", "look for NaN or infinity in the data or the loss"
     else:
+        what = f"|x| = {size:.3g} has exploded" if math.isfinite(size) else "x is not finite"
         cause = "the step 1/eta is likely too long for this problem: raise eta, or take smadmm.tuning.auto's"
     raise Diverged(f"{what} after iteration {s.k}; {cause}. The state of iteration {last.k} is kept", last, history)
 
@@ -178,9 +179,13 @@ class _Saver:
         return time.monotonic() - self.last >= self.seconds
 
     def save(self, s: State, history: History, clock: float) -> None:
-        if self.path is not None:
-            checkpoints.save(self.path, s, self.settings, {"history": history.columns, "seconds": clock})
-            self.last = time.monotonic()
+        if self.path is None:
+            return
+        folder = os.path.dirname(os.path.abspath(self.path))
+        if not os.path.isdir(folder) or os.path.isdir(self.path):
+            raise ValueError(f"the checkpoint {self.path} cannot be written: give a file in a folder that exists")
+        checkpoints.save(self.path, s, self.settings, {"history": history.columns, "seconds": clock})
+        self.last = time.monotonic()
 
 
 def run(
@@ -205,7 +210,10 @@ def run(
     A row of history is recorded at the start, every `every` iterations and at the end. `callback(state)` may return
     True to stop. With `resume` the run continues from `checkpoint` if that file exists.
     """
+    _check_arguments(solver, start, stop, every, checkpoint_iterations)
     certify = certify or stop.certificate is not None
+    if certify and certify_sample is None and solver.problem.f.n is None:
+        raise ValueError("a stream is certified from samples; give certify_sample, at least 32")
     recorder = _Recorder(solver.problem, metrics or {}, objective or stop.patience is not None, certify, certify_sample)
     saver = _Saver(solver, checkpoint, checkpoint_iterations, checkpoint_seconds)
     state, history, clock = _begin(solver, start, saver, resume)
@@ -242,6 +250,19 @@ def run(
     return Result(state, history, reason)
 
 
+def _check_arguments(solver: Solver, start: Any, stop: Any, every: int, checkpoint_iterations: int | None) -> None:
+    if not isinstance(start, (Tensor, State)):
+        raise TypeError(f"a run starts from a tensor x or a State, got {type(start).__name__}; use torch.from_numpy")
+    if not isinstance(stop, Stop):
+        raise TypeError(f"stop is a Stop, such as Stop(iterations=100), got {stop!r}")
+    for name, value in (("every", every), ("checkpoint_iterations", checkpoint_iterations)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
+    problem = solver.problem
+    if stop.patience is not None and (problem.f.n is None or not all(isinstance(h, Penalty) for h in problem.hs)):
+        raise ValueError("patience needs an objective, which a stream or a denoiser does not have; use another rule")
+
+
 def _begin(solver: Solver, start: Tensor | State, saver: _Saver, resume: bool) -> tuple[State, History, float]:
     if resume and saver.path is None:
         raise ValueError("resume=True needs a checkpoint file; give checkpoint=path")
@@ -251,7 +272,9 @@ def _begin(solver: Solver, start: Tensor | State, saver: _Saver, resume: bool) -
         return state, History(extra["history"]), extra["seconds"]
     begin = time.perf_counter()
     state = start if not isinstance(start, Tensor) else solver.init(start)
-    return state, History(), time.perf_counter() - begin
+    clock = time.perf_counter() - begin
+    saver.save(state, History(), clock)  # at once: a path that cannot be written to is found now, not hours later
+    return state, History(), clock
 
 
 def _guard_or_save(s: State, limit: float, last: State, history: History, saver: _Saver, clock: float) -> None:

@@ -35,6 +35,8 @@ class Power:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.c) and math.isfinite(self.p)):
             raise ValueError(f"Power needs finite numbers, got c = {self.c}, p = {self.p}")
+        if self.c < 0:
+            raise ValueError(f"parameters are positive, got c = {self.c}")
         if self.lo > self.hi:
             raise ValueError(f"Power needs lo <= hi, got lo = {self.lo}, hi = {self.hi}")
 
@@ -76,8 +78,8 @@ def theorem_constant(K: int, c_rho: float = 1.0, ratio: float = 1.0, c_a: float 
     >>> theorem_constant(1000).rho(5)
     10.0
     """
-    if K < 1:
-        raise ValueError(f"K counts iterations and must be at least 1, got {K}")
+    if K < 1 or not min(c_rho, ratio, c_a) > 0:
+        raise ValueError(f"K must be at least 1 and constants positive, got {K=}, {c_rho=}, {ratio=}, {c_a=}")
     rho = c_rho * round(K ** (1 / 3), 12)
     return Schedules(Power(rho), Power(ratio * rho), Power(min(1.0, c_a**2 / rho**2)), math.ceil(rho))
 

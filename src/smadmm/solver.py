@@ -24,12 +24,12 @@ from smadmm.pace import Pace, PaceRule
 from smadmm.problem import Problem
 from smadmm.sampling import Rng
 from smadmm.schedules import Power, Schedule, ScheduleLike, as_schedule
-from smadmm.xsteps import XStep, linearised
+from smadmm.xsteps import Conjugate, Exact, XStep, linearised
 
 CHECKED_ITERATIONS = (1, 10, 1000, 100_000)  # where schedules are validated
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mean:
     """Weighted averages of x and of the multiplier, and the sum of the weights."""
 
@@ -38,7 +38,7 @@ class Mean:
     weight: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class State:
     """All there is to know after iteration k. Ax and Bys are the products of x and ys, kept to be computed once."""
 
@@ -108,6 +108,8 @@ class ADMM:
         pace: PaceRule | None = None,
     ):
         self.__dict__.update(problem=problem, estimator=estimator, rho=as_schedule(rho), eta=as_schedule(eta))
+        if seed != int(seed) or seed < 0:
+            raise ValueError(f"seed must be a non-negative whole number, got {seed}")
         self.__dict__.update(x_step=x_step, seed=seed, average=average, pace=pace)
         self.__dict__.update(rs=_proximal_weights(problem, self.rho, r))
         _validate(self)
@@ -115,7 +117,12 @@ class ADMM:
     def init(self, x: Tensor, y: Tensor | Sequence[Tensor] | None = None, lam: Tensor | None = None) -> State:
         """The state before iteration 1; y defaults to A x - c where B = -I and to zero otherwise, lam to zero."""
         p = self.problem
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x must be a tensor, got {type(x).__name__}; use torch.as_tensor(x)")
         _refuse_shape("x", x, p.A.in_shape or p.f.shape, p.f.dtype)
+        if not (x.is_floating_point() or x.is_complex()):
+            raise ValueError(f"x has dtype {x.dtype}; convert it to floating numbers, for example with x.double()")
+        x = x.detach().clone()
         Ax = p.A(x)
         ys = self._first_ys(Ax, y)
         Bys = tuple(B(y_j) for B, y_j in zip(p.Bs, ys, strict=True))
@@ -134,7 +141,7 @@ class ADMM:
             if len(ys) != len(p.Bs):
                 raise ValueError(f"the problem has {len(p.Bs)} blocks y, got {len(ys)}")
             for j, (B, y_j) in enumerate(zip(p.Bs, ys, strict=True), start=1):
-                _refuse_shape(f"block {j} of y", y_j, B.in_shape, Ax.dtype)
+                _refuse_shape(f"block {j} of y", y_j, B.in_shape or tuple(Ax.shape), Ax.dtype)
             return ys
         if p.explicit:
             return (Ax if p.c is None else Ax - p.c,)
@@ -222,8 +229,9 @@ def _proximal_weights(
         raise ValueError(f"the problem has {len(problem.Bs)} blocks y, got {len(given)} schedules r")
     schedules = tuple(as_schedule(value) for value in given)
     for B, schedule in zip(problem.Bs, schedules, strict=True):
+        square = float(B.norm()) ** 2
         for k in CHECKED_ITERATIONS:
-            least = rho(k) * float(B.norm()) ** 2
+            least = rho(k) * square
             if isinstance(least, float) and schedule(k) < least * (1 - 1e-9):
                 raise ValueError(
                     f"r must be at least rho |B|^2 = {least:.4g} at k = {k}, got {schedule(k):.4g}; "
@@ -240,6 +248,15 @@ def _validate(solver: ADMM) -> None:
             lowest = float(value.min()) if isinstance(value, Tensor) else float(value)
             if not 0 < lowest < float("inf"):
                 raise ValueError(f"{name} must be positive and finite, got {lowest} at k = {k}")
+    weighted = isinstance(solver.rho(1), Tensor)
+    if weighted and not all(h.separable for h in solver.problem.hs):
+        raise ValueError("row weights (a tensor rho) need functions h that act entry by entry, such as L1 or Box")
+    if isinstance(solver.x_step, (Exact, Conjugate)):
+        shapes = (solver.x_step.A.in_shape, solver.problem.A.in_shape)
+        if None not in shapes and shapes[0] != shapes[1]:
+            raise ValueError(f"the x-step was made for x of shape {shapes[0]}, but the problem's A takes {shapes[1]}")
+        if weighted and isinstance(solver.x_step, Exact):
+            raise ValueError("the exact x-step needs a number rho; with row weights use Metric or Conjugate")
     if solver.x_step is not linearised:
         return
     square = float(solver.problem.A.norm()) ** 2

@@ -1,7 +1,8 @@
 """Isotropic total variation of images, h(y) = w sum_p |(D y)_p|, D the forward differences of the last two axes.
 
 The prox is solved in the dual, min_{|p| <= 1} 1/2 |v - t w D'p|^2, by the fast gradient projection of Beck and Teboulle
-(2009) with restarts; the duality gap stops it, so `accuracy` bounds |y - y*|_2 / |v|_2.
+(2009), restarted where its momentum points uphill; the duality gap stops it, so `accuracy` bounds |y - y*|_2 / |v|_2
+unless max_iterations ends it first.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class TV(Penalty):
             return v
         allowed = 0.5 * (self.accuracy * float(torch.linalg.vector_norm(v))) ** 2
         p = q = (torch.zeros_like(v), torch.zeros_like(v))
-        momentum, previous, y = 1.0, float("inf"), v
+        momentum, y = 1.0, v
         for iteration in range(1, self.max_iterations + 1):
             y = v - weight * _adjoint(*q)
             slope = _differences(y)
@@ -66,7 +67,11 @@ class TV(Penalty):
             new = (moved[0] / size, moved[1] / size)
             following = 0.5 * (1 + (1 + 4 * momentum**2) ** 0.5)
             pull = (momentum - 1) / following
-            q = (new[0] + pull * (new[0] - p[0]), new[1] + pull * (new[1] - p[1]))
+            ahead = (new[0] - p[0], new[1] - p[1])
+            uphill = float(((q[0] - new[0]) * ahead[0]).sum() + ((q[1] - new[1]) * ahead[1]).sum()) > 0
+            if uphill:
+                following, pull = 1.0, 0.0
+            q = (new[0] + pull * ahead[0], new[1] + pull * ahead[1])
             p, momentum = new, following
             if iteration % 10 == 0:
                 y = v - weight * _adjoint(*p)
@@ -75,9 +80,6 @@ class TV(Penalty):
                 gap = weight * float((_magnitude(*slope) - slope[0] * p[0] - slope[1] * p[1]).sum())
                 if gap <= allowed:
                     return y
-                if gap > previous:
-                    momentum, q = 1.0, p
-                previous = gap
         return v - weight * _adjoint(*p)
 
     def subdifferential_distance(self, y: Tensor, g: Tensor) -> float:
@@ -85,6 +87,8 @@ class TV(Penalty):
 
         Differences within `accuracy`, to which the prox knows y, count as zero.
         """
+        if self.weight == 0:
+            return float(torch.linalg.vector_norm(g))
         slope = _differences(y)
         size = _magnitude(*slope)
         flat = size <= self.accuracy * float(y.abs().max())

@@ -8,6 +8,7 @@ the first steps are about 1/L long and one factorisation serves all iterations.
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 
 import torch
@@ -42,7 +43,7 @@ def smoothness(f: Loss, x: Tensor, batch: int = 256, iterations: int = 20, seed:
     if closed is not None:
         return Smoothness(closed, True)
     rng = Rng(seed, 0)
-    sample = f.draw(rng, batch if f.n is None else min(batch, f.n))
+    (sample,) = f.samples(seed, 1, batch if f.n is None else min(batch, f.n))
     size = float(torch.linalg.vector_norm(x)) / math.sqrt(x.numel())
     length = 1e-3 * max(size, 1.0) * math.sqrt(x.numel())
     largest = 0.0
@@ -86,12 +87,15 @@ def spectrum(A: Operator, in_shape: Shape | None = None) -> Spectrum:
     rows, columns = math.prod(out), math.prod(shape)
     if rows > DENSE:
         matrix = A.dense(shape)
-        values = torch.linalg.eigvalsh((matrix.mH @ matrix).double()).clamp(min=0).flip(0)
+        matrix = matrix.to(torch.complex128 if matrix.is_complex() else torch.float64)
+        values = torch.linalg.eigvalsh(matrix.mH @ matrix).clamp(min=0).flip(0)
     else:
         values = torch.linalg.svdvals(
             A.dense(shape).to(torch.complex128 if A.dtype and A.dtype.is_complex else torch.float64)
         )
         values = values**2
+    if not len(values):
+        return Spectrum(0.0, 0.0, 0.0, 0.0)
     largest = float(values[0])
     zero = largest * 1e-12 * max(rows, columns)
     rank = int((values > zero).sum())
@@ -141,12 +145,15 @@ def auto(problem: Problem, budget: int, x: Tensor | None = None) -> Settings:
         if x_shape is None:
             raise ValueError("the problem does not tell the shape of x; give auto a point x")
         x = torch.zeros(x_shape, dtype=f.dtype or problem.A.dtype or torch.get_default_dtype())
+    budget = operator.index(budget)
     if budget < 10:
         raise ValueError(f"a budget of {budget} sample gradients is too small; give at least 10")
     L = smoothness(f, x)
     if not L.value > 0:
         raise ValueError(f"F looks linear around x (L = {L.value}); auto cannot tell a step, set eta yourself")
     square = problem.A.norm().upper ** 2
+    if not 0 < square < math.inf:
+        raise ValueError(f"|A|^2 = {square}: the constraint has no rows, or A is zero or not finite; give another A")
     exact = x.numel() <= DENSE
     batch = _batch_size(f.n, budget)
     first = max(batch, min(1000, budget // 10, f.n if f.n is not None else budget))
@@ -224,7 +231,7 @@ def check_assumptions(problem: Problem) -> Report:
         }[bounded],
     )
     known = all(isinstance(h, Penalty) for h in problem.hs)
-    floor = known and L is not None
+    floor = known and bounded is not None
     below = Assumption(
         "f and h bounded below (3.3)",
         True if floor else None,

@@ -76,6 +76,8 @@ class Preconditioned:
 class Exact:
     """(eta I + rho A'A)^{-1} d by a factorisation that is kept while rho/eta stays the same; leading axes are batches.
 
+    Keep rho/eta constant: a ratio that changes at every k costs a new factorisation at every k.
+
     Dense A: Cholesky of the d x d matrix. Sparse A: SuperLU of SciPy where it is installed, else dense.
     """
 
@@ -83,16 +85,17 @@ class Exact:
         self.A, self.in_shape = A, A.in_shape or in_shape
         self.sparse = isinstance(A, Matrix) and A.sparse and not A.matrix.is_complex()
         self._gram: Any = None
-        self._solvers: dict[float, Callable[[Tensor], Tensor]] = {}
+        self._solvers: dict[tuple[Any, ...], Callable[[Tensor], Tensor]] = {}
 
     def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:
         if self.A.gram is not None:  # A'A = g I
             return direction / (eta + rho * self.A.gram)
-        ratio = float(f"{float(rho) / float(eta):.14g}")  # schedules that grow together differ in the last digit
+        # rounded: schedules that grow together differ in the last digit
+        ratio = (float(f"{float(rho) / float(eta):.14g}"), direction.dtype, direction.device)
         if ratio not in self._solvers:
             if len(self._solvers) == 4:
                 self._solvers.clear()
-            self._solvers[ratio] = self._factorise(ratio, direction)
+            self._solvers[ratio] = self._factorise(ratio[0], direction)
         size = self.A.matrix.shape[1] if isinstance(self.A, Matrix) else direction.numel()
         return self._solvers[ratio](direction.reshape(-1, size).mT).mT.reshape(direction.shape) / eta
 

@@ -25,7 +25,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from smadmm.estimators import SGD, Estimator, Spider, Storm
-from smadmm.experiments.results import markdown_table, output_folder, write_results
+from smadmm.experiments.results import markdown_table, write_results
+from smadmm.files import output_folder
 from smadmm.losses.inverse import combine
 from smadmm.operators.linear import Matrix
 from smadmm.problem import Batch, Loss, Problem

@@ -7,27 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import smadmm
-from smadmm.checkpoint import atomic_write
+from smadmm.files import atomic_write
 
 Row = Mapping[str, Any]
-
-
-def output_folder(path: str | os.PathLike[str]) -> Path:
-    """The folder, made if need be; refused if it cannot be written to."""
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"the output folder {folder} cannot be made: {error.strerror}; choose another --out") from None
-    if not os.access(folder, os.W_OK):
-        raise ValueError(f"the output folder {folder} is not writable; choose another --out")
-    return folder
 
 
 def _clean(value: Any) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from smadmm.checkpoint import atomic_write
 from smadmm.data.libsvm import load_libsvm
+from smadmm.files import atomic_write, output_folder
 from smadmm.learn.classifier import GraphGuidedClassifier
 from smadmm.learn.drawing import draw_graph, edges_of
 from smadmm.learn.files import load_model, save_model
@@ -45,17 +45,9 @@ def _graph(name: str) -> Any:
         raise ValueError(f"{name} is not a file of edges, two whole numbers a line: {error}") from None
 
 
-def _out_folder(out: str | None) -> Path | None:
-    if out is None:
-        return None
-    from smadmm.experiments.results import output_folder
-
-    return output_folder(out)
-
-
 def fit(source: str, test: str | None, out: str | None, settings: Settings, data: str | None) -> Iterator[str]:
     """Fit, and say line by line what was found."""
-    folder = _out_folder(out)
+    folder = None if out is None else output_folder(out)
     train = load_libsvm(source, data=data)
     held_out = load_libsvm(test, data=data, n_features=train.X.shape[1]) if test is not None else None
     model = GraphGuidedClassifier(
@@ -96,7 +88,7 @@ def _findings(model: GraphGuidedClassifier) -> Iterator[str]:
 
 def apply(model: str, source: str, out: str | None, data: str | None) -> Iterator[str]:
     """Predict with a saved model."""
-    folder = _out_folder(out)
+    folder = None if out is None else output_folder(out)
     path = Path(model) / "model.npz" if Path(model).is_dir() else Path(model)
     if not path.exists():
         raise ValueError(f"there is no model {path}; make one with: smadmm classify TRAIN --out DIR")

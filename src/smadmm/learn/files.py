@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from smadmm.checkpoint import atomic_write
+from smadmm.files import atomic_write
 from smadmm.learn.classifier import GraphGuidedClassifier
 
 FORMAT = "smadmm classifier 1"

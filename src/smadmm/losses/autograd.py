@@ -26,13 +26,19 @@ class Autograd(FiniteSum):
         return autograd_gradient(self.function, points, weights, batch)
 
 
+def _scalar(value: Tensor) -> Tensor:
+    if value.ndim:
+        raise ValueError(f"a loss is one number, got shape {tuple(value.shape)}; return the mean over the batch")
+    return value
+
+
 def autograd_gradient(
     value: Callable[[Tensor, Any], Tensor], points: Sequence[Tensor], weights: Sequence[float], batch: Batch
 ) -> Tensor:
     """sum_j w_j grad value(x_j, batch)."""
     leaves = [x.detach().requires_grad_() for x in points]
     with torch.enable_grad():
-        weighted = [weight * value(x, batch) for x, weight in zip(leaves, weights, strict=True)]
+        weighted = [weight * _scalar(value(x, batch)) for x, weight in zip(leaves, weights, strict=True)]
         total = torch.stack(weighted).sum()
     first, *rest = torch.autograd.grad(total, leaves)
     return sum(rest, start=first)

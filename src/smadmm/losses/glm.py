@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from smadmm.losses.rows import DenseBatch, DenseRows, InterceptBatch, SparseBatch, SparseRows, is_sparse
+from smadmm.losses.rows import DenseBatch, DenseRows, InterceptBatch, SparseBatch, SparseRows, data_matrix, is_sparse
 from smadmm.operators.linear import Matrix, Shape
 from smadmm.problem import Batch, FiniteSum
 from smadmm.sampling import Sampling, iid
@@ -36,8 +36,8 @@ class GLM(FiniteSum):
     signs = True  # the targets are -1 or +1
 
     def __init__(self, X: Any, b: Any, sample_weight: Any = None, sampling: Sampling = iid, intercept: bool = False):
+        X = data_matrix(X)
         super().__init__(X.shape[0], sampling, X.device if isinstance(X, Tensor) else "cpu")
-        X = X if is_sparse(X) else torch.as_tensor(X)
         self.rows = SparseRows(X) if is_sparse(X) else DenseRows(X, self.everything)
         self.matrix = X
         self.dtype = self.rows.values.dtype if isinstance(self.rows, SparseRows) else X.dtype
@@ -52,6 +52,8 @@ class GLM(FiniteSum):
         self.sample_weight = None
         if sample_weight is not None:
             self.sample_weight = torch.as_tensor(sample_weight, dtype=self.dtype, device=device)
+            if self.sample_weight.shape != (self.n,) or bool((self.sample_weight < 0).any()):
+                raise ValueError(f"sample_weight needs {self.n} numbers that are not negative, one a row")
 
     @abstractmethod
     def losses(self, z: Tensor, b: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smadmm.losses.rows import DenseRows, SparseRows, is_sparse
+from smadmm.losses.rows import DenseRows, SparseRows, data_matrix, is_sparse
 from smadmm.operators.linear import Matrix
 from smadmm.problem import Batch, FiniteSum
 from smadmm.sampling import Sampling, iid
@@ -54,15 +54,17 @@ class LeastSquares(BlockLeastSquares):
     """Least squares with a dense or sparse matrix whose rows are taken in blocks of `block` rows."""
 
     def __init__(self, matrix: Any, b: Any, block: int = 1, sampling: Sampling = iid):
+        matrix = data_matrix(matrix)
         rows = matrix.shape[0]
         if block < 1 or rows % block:
             raise ValueError(f"{rows} rows cannot be cut into blocks of {block}; choose a divisor of {rows}")
         super().__init__(rows // block, sampling, matrix.device if isinstance(matrix, Tensor) else "cpu")
-        matrix = matrix if is_sparse(matrix) else torch.as_tensor(matrix)
         self.matrix, self.block = matrix, block
         self.all_rows = torch.arange(rows, device=self.everything.device)
         self.rows = SparseRows(matrix) if is_sparse(matrix) else DenseRows(matrix, self.all_rows)
         self.dtype = self.rows.values.dtype if isinstance(self.rows, SparseRows) else matrix.dtype
+        if torch.as_tensor(b).is_complex() and not self.dtype.is_complex:
+            raise ValueError(f"b is complex, but the matrix is {self.dtype}; make the matrix complex too")
         self.b = torch.as_tensor(b, dtype=self.dtype, device=self.everything.device)
         self.shape = (matrix.shape[1],)
         if self.b.shape != (rows,):

@@ -80,5 +80,19 @@ class InterceptBatch:
         return torch.cat([self.rows.adjoint(c), c.sum()[None]])
 
 
+def data_matrix(matrix: Any) -> Any:
+    """A matrix of floating numbers: a dense tensor, a torch CSR tensor, or a SciPy sparse matrix."""
+    if isinstance(matrix, Tensor) and matrix.layout != torch.strided:
+        matrix = _sparse_csr(matrix)
+    elif not is_sparse(matrix):
+        matrix = torch.as_tensor(matrix)
+    if len(matrix.shape) != 2:
+        raise ValueError(f"data are a matrix with one row a sample, got shape {tuple(matrix.shape)}")
+    kind = str(matrix.dtype).removeprefix("torch.")
+    if not kind.startswith(("float", "bfloat", "complex")):
+        raise ValueError(f"data are {kind}; convert them to floating numbers first")
+    return matrix
+
+
 def is_sparse(matrix: Any) -> bool:
     return hasattr(matrix, "tocsr") or (isinstance(matrix, Tensor) and matrix.layout != torch.strided)

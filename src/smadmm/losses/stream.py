@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,12 +51,19 @@ class Stream(Loss):
             return self._last[2]  # the same step once more
         if start < self._position:
             self._rewind(start)
-        self._read(start - self._position)
-        parts = self._read(size)
-        columns = tuple(torch.cat(column) for column in zip(*parts, strict=True))
-        batch = columns if self._tuples else columns[0]
+        self._fill(start - self._position + size)
+        self._cut(start - self._position)
+        batch = self._join(self._cut(size))
         self._last = (start, size, batch)
         return batch
+
+    def samples(self, seed: int, groups: int, size: int) -> list[Batch]:
+        """The samples that come next; they stay in the stream, to be drawn later."""
+        self._fill(groups * size)
+        kept, position = list(self._buffer), self._position
+        batches = [self._join(self._cut(size)) for _ in range(groups)]
+        self._buffer, self._position = kept, position
+        return batches
 
     def _rewind(self, start: int) -> None:
         if isinstance(self.source, Iterator):
@@ -65,32 +73,48 @@ class Stream(Loss):
             )
         self._iterator, self._buffer, self._position = None, [], 0
 
-    def _read(self, count: int) -> list[tuple[Tensor, ...]]:
-        """The next `count` samples, as pieces."""
+    def _fill(self, count: int) -> None:
+        """Read until the buffer holds `count` samples."""
         if self._iterator is None:
             self._iterator = iter(self.source)
+        held = sum(len(item[0]) for item in self._buffer)
+        while held < count:
+            try:
+                item = next(self._iterator)
+            except StopIteration:
+                raise StreamEnded(f"the stream ended after {self._position + held} samples") from None
+            self._buffer.append(self._rows(item))
+            held += len(self._buffer[-1][0])
+
+    def _rows(self, item: Any) -> tuple[Tensor, ...]:
+        """An item of the source as a tuple of tensors with one row a sample."""
+        single = isinstance(item, (Tensor, np.ndarray))
+        if not single and not isinstance(item, (tuple, list)):
+            raise TypeError(f"a stream gives tensors or tuples of tensors, one row a sample, got {type(item).__name__}")
+        rows = tuple(torch.as_tensor(part) for part in ((item,) if single else item))
+        if any(part.ndim == 0 or len(part) != len(rows[0]) for part in rows):
+            raise ValueError(
+                f"the parts of a stream's item have shapes {[tuple(p.shape) for p in rows]}; rows must match"
+            )
+        self._tuples = not single
+        return rows
+
+    def _cut(self, count: int) -> list[tuple[Tensor, ...]]:
+        """Take `count` samples from the front of the buffer, as pieces."""
         pieces: list[tuple[Tensor, ...]] = []
+        self._position += count
         while count > 0:
-            if not self._buffer:
-                self._buffer.append(self._next())
-            item = self._buffer.pop()
-            length = len(item[0])
-            if length > count:
-                self._buffer.append(tuple(t[count:] for t in item))
-                item, length = tuple(t[:count] for t in item), count
+            item = self._buffer.pop(0)
+            if len(item[0]) > count:
+                self._buffer.insert(0, tuple(part[count:] for part in item))
+                item = tuple(part[:count] for part in item)
             pieces.append(item)
-            count -= length
-            self._position += length
+            count -= len(item[0])
         return pieces
 
-    def _next(self) -> tuple[Tensor, ...]:
-        assert self._iterator is not None
-        try:
-            item = next(self._iterator)
-        except StopIteration:
-            raise StreamEnded(f"the stream ended after {self._position} samples") from None
-        self._tuples = not isinstance(item, Tensor)
-        return tuple(item) if self._tuples else (item,)
+    def _join(self, pieces: list[tuple[Tensor, ...]]) -> Batch:
+        columns = tuple(torch.cat(column) for column in zip(*pieces, strict=True))
+        return columns if self._tuples else columns[0]
 
     def value(self, x: Tensor, batch: Batch) -> Tensor:
         return self.function(x, batch)

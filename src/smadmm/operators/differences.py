@@ -16,7 +16,12 @@ class EdgeDifferences(Operator):
     """(G x)_e = w_e (x_i - s_e x_j) for edge e = (i, j); s_e = +-1 ties x_i to x_j or to -x_j."""
 
     def __init__(self, edges: Any, size: int, weights: Tensor | None = None, signs: Tensor | None = None):
-        self.edges = torch.as_tensor(edges, dtype=torch.long).reshape(-1, 2)
+        pairs = torch.as_tensor(edges)
+        if pairs.numel() and (pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.is_floating_point()):
+            raise ValueError(
+                f"edges are pairs of whole numbers, shape (edges, 2), got {tuple(pairs.shape)} {pairs.dtype}"
+            )
+        self.edges = pairs.long().reshape(-1, 2)
         if len(self.edges) and (int(self.edges.min()) < 0 or int(self.edges.max()) >= size):
             worst = self.edges.flatten()[self.edges.flatten().sub(size / 2).abs().argmax()]
             raise ValueError(f"edge end {int(worst)} is outside 0..{size - 1}; number the nodes from 0")
