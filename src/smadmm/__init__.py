@@ -6,7 +6,7 @@ from smadmm.estimators import ASVRG, SAGA, SGD, SVRG, Estimate, Estimator, Spide
 from smadmm.history import History
 from smadmm.problem import FiniteSum, Loss, Penalty, Problem, Prox
 from smadmm.run import Diverged, Result, Stop, run
-from smadmm.sampling import Ordered, Rng, iid, reshuffled
+from smadmm.sampling import Ordered, Rng, golden, iid, reshuffled, stride
 from smadmm.schedules import Power, theorem_constant, theorem_dynamic
 from smadmm.solver import ADMM, Average, State
 from smadmm.tuning import auto, check_assumptions
@@ -46,6 +46,7 @@ __all__ = [
     "auto",
     "certificate",
     "check_assumptions",
+    "golden",
     "iid",
     "linearised",
     "losses",
@@ -54,6 +55,7 @@ __all__ = [
     "reshuffled",
     "run",
     "schedules",
+    "stride",
     "theorem_constant",
     "theorem_dynamic",
     "tuning",
