@@ -15,8 +15,9 @@ ROOT = Path(__file__).parent.parent
 SOURCE = Path(smadmm.__file__).parent
 
 # a module may import those to its left; the same level is for packages with several files
-ORDER = ["schedules", "sampling", "operators", "problem", "losses", "total_variation", "proxes", "xsteps", "estimators",
-         "solver", "certificate", "history", "checkpoint", "tuning", "run", "experiments", "cli"]  # fmt: skip
+ORDER = ["schedules", "sampling", "operators", "problem", "losses", "total_variation", "proxes", "xsteps",
+         "preconditioner", "estimators", "solver", "certificate", "history", "checkpoint", "tuning", "run",
+         "experiments", "cli"]  # fmt: skip
 
 
 def module_of(file):

@@ -4,6 +4,7 @@ from smadmm import losses, operators, proxes, schedules, tuning
 from smadmm.certificate import Certificate, certificate
 from smadmm.estimators import ASVRG, SAGA, SGD, SVRG, Estimate, Estimator, Spider, Storm
 from smadmm.history import History
+from smadmm.preconditioner import FourierStep
 from smadmm.problem import FiniteSum, Loss, Penalty, Problem, Prox
 from smadmm.run import Diverged, Result, Stop, run
 from smadmm.sampling import Ordered, Rng, golden, iid, reshuffled, stride
@@ -29,6 +30,7 @@ __all__ = [
     "Estimator",
     "Exact",
     "FiniteSum",
+    "FourierStep",
     "History",
     "Loss",
     "Ordered",

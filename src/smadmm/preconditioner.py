@@ -1,15 +1,17 @@
 """A Fourier preconditioner for tomography: the x-step with Q = s H, H diagonal in frequency, for A = I.
 
-The mean over views of A_i'A_i blurs an image by 1/distance; in frequency nu (cycles a pixel) it multiplies by 1/(pi nu). A batch
-of B views of an image n pixels wide acts on lines through the origin only; on a line it multiplies by n/B. So
+The mean over views of A_i'A_i blurs an image by 1/distance; in frequency nu (cycles a pixel) it multiplies by
+1/(pi nu). A batch of B views of an image n pixels wide acts on lines through the origin; there it multiplies by n/B:
     H(nu) = max(1/(pi nu), n/B) / (c spacing)
-follows the Hessian of a batch, c being the loss's scale, and (eta Q + rho I)^{-1} has the symbol 1/(eta s H(nu) + rho): one FFT of the
-image, padded by zeros to twice its size, and one back.
+follows the Hessian of a batch (c is the loss's scale), and (eta Q + rho I)^{-1} has the symbol 1/(eta s H(nu) + rho):
+one FFT of the image, padded by zeros to twice its size, and one back. With B = 1, H is flat: nothing to gain.
 
-s makes it a majorant. With C the padding by zeros, s is (a bit more than) the largest eigenvalue of C' H^{-1} C Hess_S, by power iteration
-over drawn batches S. Then C'(s H)^{-1} C <= Hess_S^{-1} and, a compressed parallel sum being below the parallel sum of the compressed,
+s makes it a majorant. With C the padding by zeros, s is (a bit more than) the largest eigenvalue of C' H^{-1} C Hess_S
+over drawn batches S, by power iteration. Then C'(s H)^{-1} C <= Hess_S^{-1} and, since a parallel sum that is
+compressed lies below the parallel sum of the compressed,
     C'(s H + rho)^{-1} C <= (Hess_S + rho)^{-1}   for every rho > 0:
-with eta = 1 no step goes beyond the minimum of its batch in any direction, so one s serves all rho.
+with eta = 1 no step goes beyond the minimum of its batch in any direction, and one s serves all rho. Equispaced batches
+are all alike; independent draws are not, and a rare one may exceed 1, but only beyond 2 would it push away.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ ITERATIONS = 12
 
 
 class FourierStep:
-    """d -> C' F^{-1} [F C d / (eta s H + rho)]: use with eta = 1 and estimators of this batch size; s by power iteration."""
+    """d -> C' F^{-1} [F C d / (eta s H + rho)]: for eta = 1 and estimators of this batch size; s by power iteration."""
 
     def __init__(self, loss: Tomography, batch: int, s: float | None = None):
         if batch < 1:
@@ -49,12 +51,13 @@ class FourierStep:
         self.s = MARGIN * self._largest_eigenvalue(loss, batch) if s is None else s
 
     def _largest_eigenvalue(self, loss: Tomography, batch: int) -> float:
-        """The largest of Hess_S^{1/2} C' H^{-1} C Hess_S^{1/2} over some batches S, each started where the last one ended."""
-        generator = torch.Generator().manual_seed(0)
+        """The largest of Hess_S C' H^{-1} C over some batches S, each started where the last one ended."""
+        seed = 0
+        generator = torch.Generator().manual_seed(seed)
         v = torch.randn(loss.shape or (), generator=generator).to(self.H.device, loss.dtype)
         zero, largest = torch.zeros_like(v), 0.0
         for probe in range(PROBES):
-            drawn = loss.draw(Rng(0, probe, probe * batch), batch)
+            drawn = loss.draw(Rng(seed, probe, probe * batch), batch)
             value = 0.0
             for _ in range(ITERATIONS):
                 step = self._filter(v, 1 / self.H)
@@ -67,7 +70,8 @@ class FourierStep:
 
     def _filter(self, d: Tensor, symbol: Tensor) -> Tensor:
         spectrum = torch.fft.rfft2(d, s=self.padded) * symbol
-        return torch.fft.irfft2(spectrum, s=self.padded)[..., : d.shape[-2], : d.shape[-1]]
+        image: Tensor = torch.fft.irfft2(spectrum, s=self.padded)
+        return image[..., : d.shape[-2], : d.shape[-1]]
 
     def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:
         if isinstance(eta, Tensor) or isinstance(rho, Tensor):

@@ -68,13 +68,14 @@ def reshuffled(rng: Rng, n: int, size: int) -> Indices:
 def stride(rng: Rng, n: int, size: int) -> Indices:
     """Equispaced samples from a random offset: floor((j + u) n/size), j = 0..size-1; offsets differ within a pass.
 
-    Every sample is equally likely. Where size divides n, every sample comes once a pass. Batches are not independent, so
-    this is outside the theorems; for views of a tomograph it is the better choice.
+    Every sample is equally likely; where size divides n, each comes once a pass. Batches are not independent, so this
+    is outside the theorems; for views of a tomograph it is the better choice.
     """
     batches = -(-n // size)
     epoch, batch = divmod(rng.take(size) // size, batches)
     u = (_permutation(rng.seed, batches, epoch)[batch] + rng.random()) / batches
-    return np.minimum((np.arange(size) + u) * (n / size), n - 1).astype(np.int64)
+    views: Indices = np.minimum((np.arange(size) + u) * (n / size), n - 1).astype(np.int64)
+    return views
 
 
 @lru_cache(maxsize=4)
@@ -87,7 +88,8 @@ def golden(rng: Rng, n: int, size: int) -> Indices:
     """Passes in steps of the golden section: any few samples in a row are spread evenly, every sample once a pass."""
 
     def order(epoch: int) -> Indices:
-        return (_golden_order(n) + _permutation(rng.seed, n, epoch)[0]) % n
+        turned: Indices = (_golden_order(n) + _permutation(rng.seed, n, epoch)[0]) % n
+        return turned
 
     return _wrapped(rng.take(size), size, n, order)
 

@@ -1,17 +1,17 @@
 """Tomography, F(x) = 1/n sum_i 1/(2c) |A_i x - b_i|^2_{W_i} over the views i of a sinogram.
 
-c bounds |W_i^{1/2} A_i|^2 for every view, so each f_i is 1-smooth and a step of 1 is valid whatever the geometry. A weighted
-sum of gradients over several points costs one projection and one back-projection of the batch (see inverse.py); in float32
-on the CPU it is one compiled call: project, subtract, weigh, back-project.
+c bounds |W_i^{1/2} A_i|^2 for every view, so each f_i is 1-smooth and a step of 1 is valid whatever the geometry. A
+weighted sum of gradients over several points costs one projection and one back-projection of the batch (inverse.py); in
+float32 on the CPU it is one compiled call: project, subtract, weigh, back-project.
 
-The sinogram may be larger than memory: an array that is not a tensor (NumPy memory map, HDF5 dataset) stays where it is, and
-only the views of a batch are read. A full gradient goes through it in pieces.
+The sinogram may be larger than memory: an array that is not a tensor (NumPy memory map, HDF5 dataset) stays where it
+is, and only the views of a batch are read. A full gradient goes through it in pieces.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ PIECE = 256  # views read at once
 
 @dataclass(frozen=True)
 class Transmission:
-    """Weights for counts of photons: a ray of attenuation p keeps the share exp(-p) of them, and 1/variance is that share.
+    """Weights for counts of photons: a ray of attenuation p keeps the share exp(-p) of them, its 1/variance.
 
     `attenuation` turns a sinogram value into p (1 where the sinogram is -log(I/I0) itself).
     """
@@ -41,16 +41,17 @@ class Transmission:
 
 
 class Tomography(BlockLeastSquares):
-    """1/n sum_i 1/(2c) |A_i x - b_i|^2_{W_i}; weights: an array like the sinogram, or a function of drawn views with values <= 1.
+    """1/n sum_i 1/(2c) |A_i x - b_i|^2_{W_i}.
 
-    Sampling numbers the views by their angle modulo pi, so that `stride` and `golden` are equispaced in angle.
+    weights: an array like the sinogram, or a function of the drawn views with values in (0, 1]. Sampling numbers the
+    views by their angle modulo pi, so that `stride` and `golden` are equispaced in angle.
     """
 
     def __init__(
         self,
         radon: Radon,
         sinogram: Any,
-        weights: Any | Callable[[Tensor], Tensor] | None = None,
+        weights: Any = None,
         sampling: Sampling = iid,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
@@ -66,7 +67,9 @@ class Tomography(BlockLeastSquares):
         self.fingerprint = self._fingerprint()
         self.c = float(radon.view_norms().max()) ** 2 * self._largest_weight()
         if not 0 < self.c < float("inf"):
-            raise ValueError(f"no ray of {radon} meets the image, or the weights are not positive and finite (c = {self.c})")
+            raise ValueError(
+                f"no ray of {radon} meets the image, or the weights are not positive and finite (c = {self.c})"
+            )
 
     def draw(self, rng: Rng, size: int) -> Batch:
         return self._order[super().draw(rng, size)]
@@ -98,8 +101,8 @@ class Tomography(BlockLeastSquares):
         return max(float(self._read(self._weights, piece).max()) for piece in self._pieces(self.everything))
 
     @staticmethod
-    def _pieces(batch: Tensor) -> Sequence[Tensor]:
-        return batch.split(PIECE)
+    def _pieces(batch: Tensor) -> Iterator[Tensor]:
+        yield from batch.split(PIECE)
 
     def residual(self, x: Tensor, scale: float, batch: Batch) -> tuple[Any, Tensor]:
         b, w = self.data(batch)
@@ -118,18 +121,18 @@ class Tomography(BlockLeastSquares):
         return total / len(batch)
 
     def gradient(self, points: Sequence[Tensor], weights: Sequence[float], batch: Batch) -> Tensor:
-        x, total = combine(points, weights), float(sum(weights))
-        first, *rest = self._pieces(batch)
-        gradient = self._gradient(x, total, first, len(batch))
-        for piece in rest:
-            gradient += self._gradient(x, total, piece, len(batch))
+        fused = self.radon.fuses(points[0], min(len(batch), PIECE))
+        x, total = (None, 0.0) if fused else (combine(points, weights), float(sum(weights)))
+        gradient: Tensor | None = None
+        for piece in self._pieces(batch):
+            if x is None:
+                part = self.radon.fused_gradient(points, weights, *self.data(piece), 1 / (self.c * len(batch)), piece)
+            else:
+                context, residual = self.residual(x, total, piece)
+                part = self.back(context, residual / len(batch))
+            gradient = part if gradient is None else gradient.add_(part)
+        assert gradient is not None
         return gradient
-
-    def _gradient(self, x: Tensor, total: float, piece: Tensor, count: int) -> Tensor:
-        if self.radon.fuses(x, len(piece)):
-            return self.radon.fused_gradient(x.detach(), *self.data(piece), total, 1 / (self.c * count), piece)
-        context, residual = self.residual(x, total, piece)
-        return self.back(context, residual / count)
 
     def lipschitz(self) -> float:
         """|A|^2 / (n c), a bound with weights <= their largest value."""

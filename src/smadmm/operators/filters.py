@@ -1,7 +1,8 @@
 """Filters of filtered back-projection: the band-limited ramp times a window.
 
-With samples d apart the ramp |nu|, cut at nu = 1/(2d), has the impulse response 1/(4 d^2) at 0, -1/(pi k d)^2 at odd k, 0 at even k;
-sampling it there instead of |nu| keeps the mean of the image right. A window is a function of nu/nu_max in [0, 1].
+With samples d apart the ramp |nu|, cut at nu = 1/(2d), has the impulse response 1/(4 d^2) at 0, -1/(pi k d)^2 at odd k
+and 0 at even k; sampling it there instead of |nu| keeps the mean of the image right. A window is a function of
+nu/nu_max in [0, 1].
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def filtered(sinogram: Tensor, spacing: float, window: Window) -> Tensor:
     response[0] = 1 / (4 * spacing**2)
     half = torch.fft.rfft(response).real * window(torch.linspace(0, 1, length // 2 + 1, dtype=torch.float64)) * spacing
     spectrum = torch.fft.rfft(sinogram, length) * half.to(sinogram)
-    return torch.fft.irfft(spectrum, length)[..., :detectors]
+    rows: Tensor = torch.fft.irfft(spectrum, length)
+    return rows[..., :detectors]
 
 
 def angular_weights(angles: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -4,26 +4,28 @@ Pixel (r, c) of a height x width image is the unit square around (c - (width - 1
 points down the rows. View theta measures along the lines x cos(theta) + y sin(theta) = t, detector j of D at
     t_j = (j - (D - 1)/2 - centre) spacing:   the axis of rotation meets the detector `centre` detectors off its middle.
 
-Joseph's method sums over rows r the linear interpolant f_r of row r. With a the larger of |cos|, |sin| (where it is sin,
-rows and columns change roles) and b the other one,
+Joseph's method sums over rows r the linear interpolant f_r of row r. With a the larger of cos, sin in size (where it is
+sin, rows and columns change roles) and b the other one,
     (A x)_j = 1/|a| sum_r f_r(t_j/a + (width - 1)/2 - sigma_r),   sigma_r = (r - (height - 1)/2) b/a,
-so only the SHIFT sigma_r depends on the row. Write sigma_r = m + (p + w)/8 with integers m and 0 <= p < 8, 0 <= w < 1, and take
+so only the SHIFT sigma_r depends on the row. Write sigma_r = m + (p + w)/8, m and 0 <= p < 8 integers, 0 <= w < 1; take
     f_r(. - sigma_r)  ->  (1 - w) f_r(. - m - p/8) + w f_r(. - m - (p + 1)/8):
 rows with the same p are added up by whole cells, and the 8 sums are interpolated once at the detectors. This is a
-discretisation of its own (it differs from Joseph's by 1e-5 on smooth images and 1.4 % on white noise), as accurate, and the
-adjoint is its exact transpose. Nothing is stored for a view, so a subset of views costs its own work alone.
+discretisation of its own (it differs from Joseph's by 1e-5 on smooth images and 1.4 % on white noise), as accurate, and
+the adjoint is its exact transpose. Nothing is stored for a view, so a subset of views costs its own work alone.
 
 In float32 on a CPU with numba the kernels are compiled (radon_kernels.py); elsewhere the same sums are done by torch
-(radon_torch.py). Fan beams are not served: their rays have no common shift in a row, and a direct kernel would cost about
-ten times more; rebin a fan-beam sinogram to parallel views first.
+(radon_torch.py). Fan beams are not served: their rays have no common shift in a row, and a direct kernel would cost
+about ten times more; rebin a fan-beam sinogram to parallel views first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,7 @@ from smadmm.operators.filters import Window, angular_weights, filtered, ramp
 from smadmm.operators.linear import Norm, Operator, Shape
 
 PARALLEL_FROM = 32  # views times slices; below, starting threads costs more than it gains
+NO_WEIGHTS = np.empty((1, 0, 0), np.float32)
 ROUNDING = 1e-5  # of single precision, in norms
 
 
@@ -49,12 +52,20 @@ def _kernels() -> Any:
     return radon_kernels
 
 
-class Radon(Operator):
-    """Line integrals of an image (or of a batch of slices) at `angles` (radians): (..., H, W) -> (..., views, detectors).
+def _combined(images: Sequence[Tensor], shares: Sequence[float], out: Tensor) -> Tensor:
+    """sum_j shares_j images_j, in `out` unless it is the first image itself."""
+    total = images[0].contiguous() if shares[0] == 1 else torch.mul(images[0], shares[0], out=out)
+    for image, share in zip(images[1:], shares[1:], strict=True):
+        total = torch.add(total, image, alpha=share, out=out)
+    return total
 
-    size: H = W or (H, W); detectors: by default as many as span the diagonal; spacing: of the detectors, in pixels; centre:
-    offset of the axis of rotation in detectors; batch: the leading axes of in_shape; threads: for many views or slices;
-    compiled: None uses numba where it can, False never.
+
+class Radon(Operator):
+    """Line integrals of images at `angles` (radians): (..., H, W) -> (..., views, detectors).
+
+    size: H = W or (H, W); detectors: by default as many as span the diagonal; spacing: of the detectors, in pixels;
+    centre: offset of the axis of rotation in detectors; batch: the leading axes of in_shape, for a stack of slices;
+    threads: for many views or slices; compiled: None uses numba where it can, False never.
     """
 
     def __init__(
@@ -70,9 +81,11 @@ class Radon(Operator):
     ):
         self.height, self.width = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
         self.angles: NDArray[np.float64] = np.array(angles, dtype=np.float64)
-        self.detectors = int(math.hypot(self.height, self.width) / spacing) if detectors is None else detectors
         self.spacing, self.centre, self.batch, self.threads = float(spacing), float(centre), batch, threads
         self._check()
+        self.detectors = int(math.hypot(self.height, self.width) / spacing) if detectors is None else detectors
+        if self.detectors < 1:
+            raise ValueError(f"a detector has at least one element, got {self.detectors}")
         self.in_shape = (*batch, self.height, self.width)
         self.out_shape = (*batch, len(self.angles), self.detectors)
         self.compiled = compiled
@@ -81,8 +94,8 @@ class Radon(Operator):
         self._memory: list[Any] = []  # scratch memory of the kernels, one for each thread that has run
 
     def _check(self) -> None:
-        if min(self.height, self.width, self.detectors) < 1:
-            raise ValueError(f"an image of {self.height} x {self.width} and {self.detectors} detectors cannot be empty")
+        if min(self.height, self.width) < 1:
+            raise ValueError(f"an image has at least one pixel, got size {self.height} x {self.width}")
         if self.angles.ndim != 1 or not len(self.angles) or not np.isfinite(self.angles).all():
             raise ValueError(f"angles are a list of finite numbers in radians, got shape {self.angles.shape}")
         if not (math.isfinite(self.spacing) and self.spacing > 0 and math.isfinite(self.centre)):
@@ -99,7 +112,14 @@ class Radon(Operator):
         numbers = self._numbers(views)
         size = (self.height, self.width)
         return Radon(
-            size, self.angles[numbers], self.detectors, self.spacing, self.centre, self.batch, self.threads, self.compiled
+            size,
+            self.angles[numbers],
+            self.detectors,
+            self.spacing,
+            self.centre,
+            self.batch,
+            self.threads,
+            self.compiled,
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -113,7 +133,7 @@ class Radon(Operator):
         self._refuse("an image", x, (self.height, self.width))
         numbers = self._numbers(views)
         if x.requires_grad:
-            projected: Tensor = _Forward.apply(x, self, numbers)
+            projected: Tensor = _Forward.apply(x, self, numbers)  # type: ignore[no-untyped-call]
             return projected
         return self._forward(x, numbers)
 
@@ -122,7 +142,7 @@ class Radon(Operator):
         numbers = self._numbers(views)
         self._refuse("a sinogram", y, (len(numbers), self.detectors))
         if y.requires_grad:
-            image: Tensor = _Adjoint.apply(y, self, numbers)
+            image: Tensor = _Adjoint.apply(y, self, numbers)  # type: ignore[no-untyped-call]
             return image
         return self._adjoint(y, numbers)
 
@@ -145,7 +165,7 @@ class Radon(Operator):
     # --- the two sides: compiled, and torch -----------------------------------------------------------------------
 
     def _forward(self, x: Tensor, numbers: NDArray[np.int64]) -> Tensor:
-        images = x.detach().reshape(-1, self.height, self.width)
+        images = x.detach().reshape(math.prod(x.shape[:-2]), self.height, self.width)
         out = x.new_empty((len(images), len(numbers), self.detectors))
         if not self.runs_compiled(x.dtype, x.device):
             for k, v in enumerate(numbers):
@@ -154,13 +174,14 @@ class Radon(Operator):
             source, target = images.contiguous().numpy(), out.numpy()
 
             def task(s: int, part: slice) -> None:
-                self._run(_kernels().project, source[s], numbers[part], target[s, part])
+                with self._scratch() as memory:
+                    _kernels().project(source[s], *self._geometry(numbers[part]), memory, target[s, part])
 
             self._each(task, len(images), len(numbers))
         return out.reshape(*x.shape[:-2], len(numbers), self.detectors)
 
     def _adjoint(self, y: Tensor, numbers: NDArray[np.int64]) -> Tensor:
-        data = y.detach().reshape(-1, len(numbers), self.detectors)
+        data = y.detach().reshape(math.prod(y.shape[:-2]), len(numbers), self.detectors)
         if not self.runs_compiled(y.dtype, y.device):
             out = y.new_zeros((len(data), self.height, self.width))
             for k, v in enumerate(numbers):
@@ -172,7 +193,9 @@ class Radon(Operator):
             target, where = partial.numpy(), {part.start: i for i, part in enumerate(parts)}
 
             def task(s: int, part: slice) -> None:
-                self._run(_kernels().back_project, source[s, part], numbers[part], target[where[part.start], s])
+                with self._scratch() as memory:
+                    out = target[where[part.start], s]
+                    _kernels().back_project(source[s, part], *self._geometry(numbers[part]), memory, out)
 
             self._each(task, len(data), len(numbers))
             out = partial[0] if len(parts) == 1 else partial.sum(0)
@@ -183,36 +206,50 @@ class Radon(Operator):
         return self.runs_compiled(x.dtype, x.device) and (self.threads == 1 or views < PARALLEL_FROM)
 
     def fused_gradient(
-        self, x: Tensor, data: Tensor, weights: Tensor | None, data_scale: float, scale: float, views: ArrayLike | Tensor
+        self,
+        points: Sequence[Tensor],
+        shares: Sequence[float],
+        data: Tensor,
+        weights: Tensor | None,
+        scale: float,
+        views: ArrayLike | Tensor,
     ) -> Tensor:
-        """scale A_S'(weights * (A_S x - data_scale data)) in one compiled call (a call a slice)."""
+        """scale A_S'(weights * (A_S x - (sum shares) data)), x = sum_j shares_j points_j: one compiled call a slice."""
         numbers = self._numbers(views)
-        images, b = x.reshape(-1, self.height, self.width).contiguous(), data.reshape(-1, len(numbers), self.detectors)
-        out, residual = torch.empty_like(images), np.empty((len(numbers), self.detectors), np.float32)
-        w = np.empty((0, 0, 0), np.float32) if weights is None else weights.reshape(b.shape).contiguous().numpy()
-        for s in range(len(images)):
-            extra = (b[s].contiguous().numpy(), np.float32(data_scale), w[s] if weights is not None else w[:, 0])
-            arguments = (*extra, np.float32(scale), residual, out[s].numpy())
-            self._run(_kernels().gradient, images[s].numpy(), numbers, *arguments)
-        return out.reshape(x.shape)
+        slices = math.prod(points[0].shape[:-2])
+        images = [x.detach().reshape(slices, self.height, self.width) for x in points]
+        b = data.reshape(slices, len(numbers), self.detectors).contiguous().numpy()
+        w = NO_WEIGHTS.repeat(slices, 0) if weights is None else weights.reshape(b.shape).contiguous().numpy()
+        out, residual = torch.empty_like(images[0]), np.empty(b.shape[1:], np.float32)
+        with self._scratch() as memory:
+            for s in range(slices):
+                x = _combined([image[s] for image in images], shares, torch.from_numpy(memory.image))
+                extra = (b[s], np.float32(sum(shares)), w[s], np.float32(scale), residual, out[s].numpy())
+                _kernels().gradient(x.numpy(), *self._geometry(numbers), memory, *extra)
+        return out.reshape(points[0].shape)
 
     def _view(self, v: int, like: Tensor) -> radon_torch.View:
         geometry = radon_torch.Geometry(self.height, self.width, self.detectors, self._origin, self.spacing)
         return radon_torch.view_of(geometry, float(self._cosines[v]), float(self._sines[v]), like)
 
-    def _run(self, kernel: Callable[..., None], source: Any, numbers: NDArray[np.int64], *rest: Any) -> None:
+    def _geometry(self, numbers: NDArray[np.int64]) -> tuple[Any, ...]:
+        return self._cosines[numbers], self._sines[numbers], self._origin, self.spacing
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Any]:
+        """Scratch memory of the kernels, used again by later calls; each running call has its own."""
         try:
             memory = self._memory.pop()
         except IndexError:
             memory = _kernels().scratch(self.height, self.width, self.detectors)
-        kernel(source, self._cosines[numbers], self._sines[numbers], self._origin, self.spacing, memory, *rest)
+        yield memory
         self._memory.append(memory)
 
     def _parts(self, slices: int, views: int) -> list[slice]:
         """The views in as many parts as threads, where slices alone do not occupy them."""
         count = 1 if slices >= self.threads or slices * views < PARALLEL_FROM else self.threads
         ends = [round(i * views / count) for i in range(count + 1)]
-        return [slice(*pair) for pair in zip(ends, ends[1:], strict=False)]
+        return [slice(*pair) for pair in pairwise(ends)]
 
     def _each(self, task: Callable[[int, slice], None], slices: int, views: int) -> None:
         tasks = [(s, part) for s in range(slices) for part in self._parts(slices, views)]
@@ -248,7 +285,7 @@ class Radon(Operator):
         return Norm(lower, higher - lower)
 
     def view_norms(self, iterations: int = 3) -> Tensor:
-        """An upper bound of |A_i| for every view, by the same quotients of A_i A_i': a few per mille to per cent above."""
+        """An upper bound of |A_i| for every view, by the same quotients of A_i A_i': at most a few per cent above."""
         u = torch.ones(self.views, self.detectors)
         upper = torch.full((self.views,), math.inf)
         for _ in range(iterations):
@@ -282,7 +319,7 @@ class _Forward(torch.autograd.Function):
         return radon._forward(x, numbers)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return ctx.radon.adjoint_views(grad, ctx.numbers), None, None
 
 
@@ -295,5 +332,5 @@ class _Adjoint(torch.autograd.Function):
         return radon._adjoint(y, numbers)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return ctx.radon.forward_views(grad, ctx.numbers), None, None

@@ -7,8 +7,9 @@ is the first shifted by one whole cell). All inner loops run over contiguous mem
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numba import njit
@@ -16,19 +17,20 @@ from numba import njit
 PHASES = 8
 PAD = 80  # empty cells beside a shifted row; also keeps the rows of `bins` off one cache set
 PITCH = 16  # the same for the rows of the transposed image
-BLOCK_VIEWS = 8  # back-projected together, so that the image is read and written once for all of them
-BLOCK_ROWS = 16
+BLOCK_VIEWS = 8  # worked on together, so that the image is read and written once for all of them
+BLOCK_ROWS = 64  # of the image, worked on for all these views while in the cache
 
 float32 = np.float32
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    return njit(fastmath=True, cache=True, nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
+    kernel: Any = njit(fastmath=True, cache=True, nogil=True, error_model="numpy")(function)
+    return cast(F, kernel)
 
 
 class Scratch(NamedTuple):
-    """Memory of one running call. Allocated once: inside the kernels it would make the inner loops a third slower."""
+    """Memory of one running call, kept for the next one."""
 
     bins: Any  # BLOCK_VIEWS x (PHASES + 1) x cells
     turned: Any  # the transposed image
@@ -36,37 +38,52 @@ class Scratch(NamedTuple):
     slope: Any  # cells
     places: Any  # detectors
     fractions: Any  # detectors
+    image: Any  # a combination of images, made by the caller
+
+
+def _aligned(*shape: int, dtype: Any = np.float32) -> Any:
+    """Zeros that begin with a cache line."""
+    size = math.prod(shape)
+    buffer = np.zeros(size + 16, dtype)
+    start = -(buffer.ctypes.data // 4) % 16
+    return buffer[start : start + size].reshape(shape)
 
 
 def scratch(height: int, width: int, detectors: int) -> Scratch:
     cells = height + width + PAD
     return Scratch(
-        np.zeros((BLOCK_VIEWS, PHASES + 1, cells), np.float32),
-        np.zeros((width, height + PITCH), np.float32),
-        np.zeros((PHASES + 1, cells), np.float32),
-        np.zeros(cells, np.float32),
-        np.zeros(detectors, np.int32),
-        np.zeros(detectors, np.float32),
+        bins=_aligned(BLOCK_VIEWS, PHASES + 1, cells),
+        turned=_aligned(width, height + PITCH),
+        knots=_aligned(PHASES + 1, cells),
+        slope=_aligned(cells),
+        places=_aligned(detectors, dtype=np.int32),
+        fractions=_aligned(detectors),
+        image=_aligned(height, width),
     )
 
 
 @compiled
-def transpose(source, target, rows, columns):  # type: ignore[no-untyped-def]
-    """target[:columns, :rows] = source[:rows, :columns]', in 4 x 4 tiles that stay in registers."""
-    whole_rows, whole_columns = rows - rows % 4, columns - columns % 4
-    for r in range(0, whole_rows, 4):
-        for c in range(0, whole_columns, 4):
-            a, b, d, e = source[r], source[r + 1], source[r + 2], source[r + 3]
-            for k in range(c, c + 4):
-                line = target[k]
-                line[r], line[r + 1], line[r + 2], line[r + 3] = a[k], b[k], d[k], e[k]
+def transpose(source, target, rows, columns):
+    """target[:columns, :rows] = source[:rows, :columns]', in 8 x 8 tiles: about the price of a plain copy."""
+    whole_rows, whole_columns = rows - rows % 8, columns - columns % 8
+    for r in range(0, whole_rows, 8):
+        for c in range(0, whole_columns, 8):
+            for k in range(c, c + 8):
+                line = target[k, r : r + 8]
+                line[0], line[1], line[2], line[3] = source[r, k], source[r + 1, k], source[r + 2, k], source[r + 3, k]
+                line[4], line[5], line[6], line[7] = (
+                    source[r + 4, k],
+                    source[r + 5, k],
+                    source[r + 6, k],
+                    source[r + 7, k],
+                )
     for r in range(rows):
         for c in range(whole_columns if r < whole_rows else 0, columns):
             target[c, r] = source[r, c]
 
 
 @compiled
-def shift_of(r, rows, tau):  # type: ignore[no-untyped-def]
+def shift_of(r, rows, tau):
     """m, p, 1 - w, w of row r: sigma_r = (r - centre) tau = m + (p + w)/PHASES."""
     sigma = (r - 0.5 * (rows - 1)) * tau * PHASES
     whole = int(np.floor(sigma))
@@ -76,11 +93,10 @@ def shift_of(r, rows, tau):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def gather_rows(image, rows, columns, tau, bins):  # type: ignore[no-untyped-def]
-    """Add every image row into the two bins nearest to its shift."""
-    bins[:] = float32(0)
+def gather_rows(image, rows, columns, tau, bins, begin, end):
+    """Add rows begin..end of the image into the two bins nearest to their shifts."""
     base = (bins.shape[1] - columns) // 2
-    for r in range(rows):
+    for r in range(begin, end):
         m, p, w0, w1 = shift_of(r, rows, tau)
         k = base + m
         row, low, high = image[r, :columns], bins[p, k : k + columns], bins[p + 1, k : k + columns]
@@ -90,7 +106,7 @@ def gather_rows(image, rows, columns, tau, bins):  # type: ignore[no-untyped-def
 
 
 @compiled
-def scatter_rows(image, rows, columns, tau, bins, fresh, begin, end):  # type: ignore[no-untyped-def]
+def scatter_rows(image, rows, columns, tau, bins, fresh, begin, end):
     """The transpose for rows begin..end: each takes from its two bins; `fresh` overwrites the image."""
     base = (bins.shape[1] - columns) // 2
     for r in range(begin, end):
@@ -106,7 +122,7 @@ def scatter_rows(image, rows, columns, tau, bins, fresh, begin, end):  # type: i
 
 
 @compiled
-def scatter_rows_of_two(image, rows, columns, tau, bins, tau2, bins2, fresh, begin, end):  # type: ignore[no-untyped-def]
+def scatter_rows_of_two(image, rows, columns, tau, bins, tau2, bins2, fresh, begin, end):
     """scatter_rows for two views at once: half the traffic with the image."""
     base = (bins.shape[1] - columns) // 2
     for r in range(begin, end):
@@ -125,7 +141,7 @@ def scatter_rows_of_two(image, rows, columns, tau, bins, tau2, bins2, fresh, beg
 
 
 @compiled
-def refine(bins, slope, knots):  # type: ignore[no-untyped-def]
+def refine(bins, slope, knots):
     """knots[q, u] = sum_p bins_p(u + (q - p)/PHASES), bins_p being interpolated linearly.
 
     The sum is linear between these points. Its slope after knot q differs from that before by the bend of bins_q at u:
@@ -156,7 +172,7 @@ def refine(bins, slope, knots):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def refine_transposed(knots, slope, bins):  # type: ignore[no-untyped-def]
+def refine_transposed(knots, slope, bins):
     """bins = refine' knots; knots is overwritten."""
     count = bins.shape[1]
     slope[:] = float32(0)
@@ -183,7 +199,7 @@ def refine_transposed(knots, slope, bins):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def cells(detectors, columns, dominant, origin, spacing, memory):  # type: ignore[no-untyped-def]
+def cells(detectors, columns, dominant, origin, spacing, memory):
     """The knot at or before each detector (its place in the flattened array) and the way to the next one.
 
     Returns the range of detectors that see cells. Positions are computed in double precision: in single, errors of 1e-4
@@ -204,7 +220,7 @@ def cells(detectors, columns, dominant, origin, spacing, memory):  # type: ignor
 
 
 @compiled
-def sample(bins, columns, dominant, origin, spacing, memory, out):  # type: ignore[no-untyped-def]
+def sample(bins, columns, dominant, origin, spacing, memory, out):
     """out_j = 1/|dominant| sum_p bins_p(position_j - p/PHASES)."""
     refine(bins, memory.slope, memory.knots)
     begin, end = cells(len(out), columns, dominant, origin, spacing, memory)
@@ -217,7 +233,7 @@ def sample(bins, columns, dominant, origin, spacing, memory, out):  # type: igno
 
 
 @compiled
-def spread(y, columns, dominant, origin, spacing, memory, bins):  # type: ignore[no-untyped-def]
+def spread(y, columns, dominant, origin, spacing, memory, bins):
     """The transpose of `sample`."""
     memory.knots[:] = float32(0)
     begin, end = cells(len(y), columns, dominant, origin, spacing, memory)
@@ -231,26 +247,33 @@ def spread(y, columns, dominant, origin, spacing, memory, bins):  # type: ignore
 
 
 @compiled
-def project(image, cosines, sines, origin, spacing, memory, out):  # type: ignore[no-untyped-def]
-    """out[v] = A_v image."""
-    height, width = image.shape
-    bins, turned = memory.bins[0], memory.turned
-    is_turned = False
-    for v in range(len(cosines)):
-        c, s = cosines[v], sines[v]
-        if abs(c) >= abs(s):
-            gather_rows(image, height, width, s / c, bins)
-            sample(bins, width, c, origin, spacing, memory, out[v])
-        else:
-            if not is_turned:
-                transpose(image, turned, height, width)
-                is_turned = True
-            gather_rows(turned, width, height, c / s, bins)
-            sample(bins, height, s, origin, spacing, memory, out[v])
+def gather_views(image, rows, columns, views, dominant, other, origin, spacing, memory, out):
+    """out[v] = A_v image for views that run along the rows."""
+    bins = memory.bins
+    for start in range(0, len(views), BLOCK_VIEWS):
+        block = views[start : start + BLOCK_VIEWS]
+        bins[: len(block)] = float32(0)
+        for top in range(0, rows, BLOCK_ROWS):
+            for q, v in enumerate(block):
+                gather_rows(image, rows, columns, other[v] / dominant[v], bins[q], top, min(rows, top + BLOCK_ROWS))
+        for q, v in enumerate(block):
+            sample(bins[q], columns, dominant[v], origin, spacing, memory, out[v])
 
 
 @compiled
-def scatter_views(y, views, dominant, other, origin, spacing, memory, image, rows, columns, fresh):  # type: ignore[no-untyped-def]
+def project(image, cosines, sines, origin, spacing, memory, out):
+    """out[v] = A_v image."""
+    height, width = image.shape
+    flat = np.flatnonzero(np.abs(cosines) >= np.abs(sines))
+    steep = np.flatnonzero(np.abs(cosines) < np.abs(sines))
+    gather_views(image, height, width, flat, cosines, sines, origin, spacing, memory, out)
+    if len(steep):
+        transpose(image, memory.turned, height, width)
+        gather_views(memory.turned, width, height, steep, sines, cosines, origin, spacing, memory, out)
+
+
+@compiled
+def scatter_views(y, views, dominant, other, origin, spacing, memory, image, rows, columns, fresh):
     """image += sum of A_v' y_v over views that run along the rows (image = ... where fresh)."""
     bins = memory.bins
     for start in range(0, len(views), BLOCK_VIEWS):
@@ -270,7 +293,7 @@ def scatter_views(y, views, dominant, other, origin, spacing, memory, image, row
 
 
 @compiled
-def back_project(y, cosines, sines, origin, spacing, memory, out):  # type: ignore[no-untyped-def]
+def back_project(y, cosines, sines, origin, spacing, memory, out):
     """out = sum_v A_v' y[v]."""
     height, width = out.shape
     flat = np.flatnonzero(np.abs(cosines) >= np.abs(sines))
@@ -285,9 +308,7 @@ def back_project(y, cosines, sines, origin, spacing, memory, out):  # type: igno
 
 
 @compiled
-def gradient(  # type: ignore[no-untyped-def]
-    image, cosines, sines, origin, spacing, memory, data, data_scale, weights, scale, residual, out
-):
+def gradient(image, cosines, sines, origin, spacing, memory, data, data_scale, weights, scale, residual, out):
     """out = scale A_S' (weights * (A_S image - data_scale data)); no weights where the array is empty."""
     project(image, cosines, sines, origin, spacing, memory, residual)
     for v in range(residual.shape[0]):

@@ -1,4 +1,4 @@
-"""The discretisation of radon_kernels.py, view by view in torch: any device and dtype. The tables of a view are O(size)."""
+"""The discretisation of radon_kernels.py in torch, view by view, for any device and dtype."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def view_of(g: Geometry, cosine: float, sine: float, like: Tensor) -> View:
     shifted = np.where(seen, position, 2.0) - np.arange(PHASES)[:, None] / PHASES
     left = np.floor(shifted).astype(np.int64)
 
-    def index(values: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+    def index(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(like.device)
 
-    def real(values: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+    def real(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(like.dtype).to(like.device)
 
     along = torch.arange(columns, device=like.device)
