@@ -29,6 +29,7 @@ test: lint  ## lint, types, tests, doctests
 bench: venv  ## figures against peers, as ratios in one run
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/classification.py
+	$(BIN)/python benchmarks/projector.py
 
 clean:
 	rm -rf .venv

@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse
 import torch
 
-from smadmm.operators import EdgeDifferences, FiniteDifferences, Identity, Matrix, Operator, Slot, Stack, Sum
+from smadmm.operators import EdgeDifferences, FiniteDifferences, Identity, Matrix, Operator, Radon, Slot, Stack, Sum
 
 EDGES = [(0, 1), (1, 2), (0, 4), (3, 3)]
 
@@ -50,6 +50,7 @@ OPERATORS = {
     "finite differences": FiniteDifferences((4, 6)),
     "differences of one axis": FiniteDifferences((3, 4, 2), axes=(1,)),
     "slot": Slot(5, 2, 9),
+    "radon": Radon((4, 6), [0.1, 1.3, 2.5], detectors=7),
     "adjoint": Matrix(M).T,
     "real to complex": RealToComplex(torch.polar(torch.ones(4, 4).double(), random((4, 4), 2))),
 }

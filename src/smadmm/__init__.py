@@ -5,9 +5,10 @@ from smadmm.certificate import Certificate, certificate
 from smadmm.estimators import ASVRG, SAGA, SGD, SVRG, Estimate, Estimator, Measured, Spider, Storm
 from smadmm.history import History
 from smadmm.pace import DistanceOverGradients
+from smadmm.preconditioner import FourierStep
 from smadmm.problem import FiniteSum, Loss, Penalty, Problem, Prox
 from smadmm.run import Diverged, Result, Stop, run
-from smadmm.sampling import Ordered, Rng, iid, reshuffled
+from smadmm.sampling import Ordered, Rng, golden, iid, reshuffled, stride
 from smadmm.schedules import Power, theorem_constant, theorem_dynamic
 from smadmm.solver import ADMM, Average, State
 from smadmm.tuning import auto, check_assumptions
@@ -30,6 +31,7 @@ __all__ = [
     "Estimator",
     "Exact",
     "FiniteSum",
+    "FourierStep",
     "History",
     "Loss",
     "Measured",
@@ -49,6 +51,7 @@ __all__ = [
     "auto",
     "certificate",
     "check_assumptions",
+    "golden",
     "iid",
     "linearised",
     "losses",
@@ -57,6 +60,7 @@ __all__ = [
     "reshuffled",
     "run",
     "schedules",
+    "stride",
     "theorem_constant",
     "theorem_dynamic",
     "tuning",

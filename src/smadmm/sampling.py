@@ -102,6 +102,35 @@ def runs(rng: Rng, n: int, size: int) -> Indices:
     return batch
 
 
+def stride(rng: Rng, n: int, size: int) -> Indices:
+    """Equispaced samples from a random offset: floor((j + u) n/size), j = 0..size-1; offsets differ within a pass.
+
+    Every sample is equally likely; where size divides n, each comes once a pass. Batches are not independent, so this
+    is outside the theorems; for views of a tomograph it is the better choice.
+    """
+    batches = -(-n // size)
+    epoch, batch = divmod(rng.take(size) // size, batches)
+    u = (_permutation(rng.seed, batches, epoch)[batch] + rng.random()) / batches
+    views: Indices = np.minimum((np.arange(size) + u) * (n / size), n - 1).astype(np.int64)
+    return views
+
+
+@lru_cache(maxsize=4)
+def _golden_order(n: int) -> Indices:
+    golden = (np.sqrt(5) - 1) / 2
+    return np.argsort(np.argsort(np.arange(n) * golden % 1, kind="stable"), kind="stable")
+
+
+def golden(rng: Rng, n: int, size: int) -> Indices:
+    """Passes in steps of the golden section: any few samples in a row are spread evenly, every sample once a pass."""
+
+    def order(epoch: int) -> Indices:
+        turned: Indices = (_golden_order(n) + _permutation(rng.seed, n, epoch)[0]) % n
+        return turned
+
+    return _wrapped(rng.take(size), size, n, order)
+
+
 class Ordered:
     """The user's order of samples, repeated."""
 

@@ -4,6 +4,7 @@ from smadmm.losses.autograd import Autograd
 from smadmm.losses.glm import GLM, Logistic, Sigmoid, Squared, SquaredHinge
 from smadmm.losses.inverse import BlockLeastSquares, LeastSquares
 from smadmm.losses.stream import Stream, StreamEnded
+from smadmm.losses.tomography import Tomography, Transmission
 
 __all__ = [
     "GLM",
@@ -16,4 +17,6 @@ __all__ = [
     "SquaredHinge",
     "Stream",
     "StreamEnded",
+    "Tomography",
+    "Transmission",
 ]

@@ -1,6 +1,7 @@
 """Linear operators with exact adjoints."""
 
 from smadmm.operators.differences import EdgeDifferences, FiniteDifferences
+from smadmm.operators.filters import hann, ramp, shepp_logan
 from smadmm.operators.linear import (
     Adjoint,
     Composition,
@@ -13,6 +14,7 @@ from smadmm.operators.linear import (
     Stack,
     Sum,
 )
+from smadmm.operators.radon import Radon
 
 __all__ = [
     "Adjoint",
@@ -23,8 +25,12 @@ __all__ = [
     "Matrix",
     "Norm",
     "Operator",
+    "Radon",
     "Scaled",
     "Slot",
     "Stack",
     "Sum",
+    "hann",
+    "ramp",
+    "shepp_logan",
 ]

@@ -1,0 +1,60 @@
+"""Filters of filtered back-projection: the band-limited ramp times a window.
+
+With samples d apart the ramp |nu|, cut at nu = 1/(2d), has the impulse response 1/(4 d^2) at 0, -1/(pi k d)^2 at odd k
+and 0 at even k; sampling it there instead of |nu| keeps the mean of the image right. A window is a function of
+nu/nu_max in [0, 1].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Window = Callable[[Tensor], Tensor]
+
+
+def ramp(f: Tensor) -> Tensor:
+    """1: the sharpest, and the noisiest."""
+    return torch.ones_like(f)
+
+
+def hann(f: Tensor) -> Tensor:
+    """(1 + cos(pi f))/2: smooth."""
+    return 0.5 * (1 + torch.cos(math.pi * f))
+
+
+def shepp_logan(f: Tensor) -> Tensor:
+    """sin(pi f/2)/(pi f/2): in between."""
+    return torch.sinc(0.5 * f)
+
+
+def filtered(sinogram: Tensor, spacing: float, window: Window) -> Tensor:
+    """Each row filtered."""
+    detectors = sinogram.shape[-1]
+    length = 1 << (2 * detectors - 1).bit_length()
+    k = torch.fft.fftfreq(length, 1 / length, dtype=torch.float64)
+    response = torch.where(k % 2 == 1, -1 / (math.pi * k * spacing) ** 2, 0.0)
+    response[0] = 1 / (4 * spacing**2)
+    half = torch.fft.rfft(response).real * window(torch.linspace(0, 1, length // 2 + 1, dtype=torch.float64)) * spacing
+    spectrum = torch.fft.rfft(sinogram, length) * half.to(sinogram)
+    rows: Tensor = torch.fft.irfft(spectrum, length)
+    return rows[..., :detectors]
+
+
+def angular_weights(angles: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The share of [0, pi) that each view stands for: half the gaps to its neighbours, no gap above twice the mean.
+
+    >>> angular_weights(np.arange(4) * np.pi / 4) / np.pi
+    array([0.25, 0.25, 0.25, 0.25])
+    """
+    order = np.argsort(angles % np.pi)
+    sorted_angles = angles[order] % np.pi
+    gaps = np.minimum(np.diff(sorted_angles, append=sorted_angles[0] + np.pi), 2 * np.pi / len(angles))
+    weights = np.empty(len(angles))
+    weights[order] = 0.5 * (gaps + np.roll(gaps, 1))
+    return weights
