@@ -1,0 +1,127 @@
+"""Lipschitz constants of I - D, measured: the largest singular value of its Jacobian at given images.
+
+Krylov iteration on J'J; for D = I - grad g the Jacobian is symmetric and J itself is iterated. Full-size
+images matter: patches under-report; clean images and points between clean and noisy ones are often worse
+than noisy ones.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from smadmm.denoisers.gradient_step import GradientStep
+
+Map = Callable[[Tensor], Tensor]
+
+
+def _lanczos(operator: Map, v: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Largest |eigenvalue| of a symmetric operator for each image of the batch v, and its unit vector.
+
+    Rayleigh-Ritz on the Krylov space of v, fully orthogonalised: power iteration with a memory. The value
+    is a lower bound that rises with the iterations; it stops when the rise is below tolerance (relative).
+    """
+    shape, q = v.shape, torch.nn.functional.normalize(v.flatten(1), dim=1)
+    basis, images = q[:, None], q.new_zeros(len(q), 0, q.shape[1])
+    value = q.new_zeros(len(q))
+    for _ in range(iterations):
+        u = operator(q.view(shape)).flatten(1)
+        images = torch.cat([images, u[:, None]], 1)
+        projected = basis @ images.mT
+        values, vectors = torch.linalg.eigh((projected + projected.mT) / 2)
+        best = values.abs().argmax(1)
+        previous, value = value, values.abs().amax(1)
+        vector = vectors[torch.arange(len(q)), :, best]
+        if bool((value - previous <= tolerance * value).all()):
+            break
+        for _ in range(2):
+            u = u - (basis.mT @ (basis @ u[..., None]))[..., 0]
+        q = torch.nn.functional.normalize(u, dim=1)
+        basis = torch.cat([basis, q[:, None]], 1)
+    ritz = (vector[:, None] @ basis[:, : vector.shape[1]])[:, 0]
+    return value, ritz.view(shape)
+
+
+def symmetric_norm(
+    gradient: Map, x: Tensor, v: Tensor, iterations: int, tolerance: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """|J| per image, J the symmetric Jacobian of `gradient` at x, and its top eigenvector; v is the start."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        z = gradient(x)
+    return _lanczos(lambda q: torch.autograd.grad(z, x, q, retain_graph=True)[0], v, iterations, tolerance)
+
+
+def general_norm(function: Map, x: Tensor, v: Tensor, iterations: int, tolerance: float = 0.0) -> tuple[Tensor, Tensor]:
+    """The same for any Jacobian, by J'J; J q is the derivative of w -> J'w, a second differentiation."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        z = function(x)
+        w = torch.zeros_like(z, requires_grad=True)
+        (adjoint,) = torch.autograd.grad(z, x, w, create_graph=True)
+
+    def gram(q: Tensor) -> Tensor:
+        (u,) = torch.autograd.grad(adjoint, w, q, retain_graph=True)
+        return torch.autograd.grad(z, x, u, retain_graph=True)[0]
+
+    square, vector = _lanczos(gram, v, iterations, tolerance)
+    return square.sqrt(), vector
+
+
+@dataclass(frozen=True)
+class LipschitzReport:
+    """Largest singular values of the Jacobian of I - D by image and kind of point."""
+
+    clean: tuple[float, ...]
+    between: tuple[float, ...]
+    noisy: tuple[float, ...]
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        return self.clean + self.between + self.noisy
+
+    @property
+    def largest(self) -> float:
+        return max(self.values)
+
+    def histogram(self, bins: int = 10) -> str:
+        """The values as lines of text."""
+        counts, edges = np.histogram(self.values, bins)
+        return "\n".join(
+            f"{low:6.3f} - {high:6.3f} {'#' * n}" for n, low, high in zip(counts, edges, edges[1:], strict=False)
+        )
+
+
+def lipschitz(
+    denoiser: nn.Module,
+    images: Sequence[Tensor],
+    sigma: float = 5 / 255,
+    iterations: int = 30,
+    tolerance: float = 1e-3,
+    seed: int = 0,
+) -> LipschitzReport:
+    """Measure Lip(I - D) at clean images B x C x H x W, at them with noise sigma, and half way between.
+
+    A GradientStep keeps the largest value seen as its `lipschitz`, unless that was larger (a proved bound).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    found: dict[str, list[float]] = {"clean": [], "between": [], "noisy": []}
+    for image in images:
+        noise = torch.randn(image.shape, generator=generator).to(image) * sigma
+        start = torch.randn(image.shape, generator=generator).to(image)
+        for kind, part in (("clean", 0.0), ("between", 0.5), ("noisy", 1.0)):
+            x = image + part * noise
+            norm, start = _measure(denoiser, x, start, iterations, tolerance)
+            found[kind] += norm.tolist()
+    report = LipschitzReport(tuple(found["clean"]), tuple(found["between"]), tuple(found["noisy"]))
+    if isinstance(denoiser, GradientStep):
+        denoiser.lipschitz = max(report.largest, denoiser.lipschitz or 0.0)
+    return report
+
+
+def _measure(denoiser: nn.Module, x: Tensor, v: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, Tensor]:
+    if isinstance(denoiser, GradientStep):
+        return symmetric_norm(lambda y: y - denoiser(y), x, v, iterations, tolerance)
+    return general_norm(lambda y: y - denoiser(y), x, v, iterations, tolerance)

@@ -1,0 +1,80 @@
+"""What a finished run writes beside its weights: a card, learning curves as a table and as a figure."""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from smadmm.denoisers.images import Image
+from smadmm.denoisers.recipes import Preset, Recipe, recipe
+from smadmm.denoisers.training_run import Run
+from smadmm.denoisers.weights_file import sha256
+
+OPTIONS = (
+    "steps",
+    "penalty",
+    "filters",
+    "size",
+    "means",
+    "layers",
+    "channels",
+    "batch",
+    "patch",
+    "rate",
+    "seed",
+)
+
+
+def _command(chosen: Recipe, data: Sequence[Path], out: Path) -> str:
+    """The command line that repeats a run."""
+    preset: Preset = "paper" if chosen.decay == "halves" else "cpu"
+    usual = asdict(recipe(chosen.arch, chosen.sigma, preset))
+    options = [name for name in OPTIONS if asdict(chosen)[name] != usual[name]]
+    texts = [f"--{name} {asdict(chosen)[name]}" for name in options]
+    words = [
+        "smadmm train-denoiser",
+        *(path.name for path in data),
+        f"--arch {chosen.arch}",
+        f"--preset {preset}",
+    ]
+    return " ".join([*words, f"--sigma {255 * chosen.sigma:g}", *texts, f"--out {out.name}"])
+
+
+def _count(images: list[Image]) -> str:
+    files = sorted({image.name.split("[")[0] for image in images})
+    shown = ", ".join(files) if len(files) <= 8 else f"{files[0]} ... {files[-1]}"
+    return f"{len(images)} of {len({image.group for image in images})} groups: {shown}"
+
+
+def write_card(run: Run, held_out: list[Image], data: Sequence[Path], out: Path, psnr: float, bound: float) -> None:
+    """The card `out`.json: where the weights come from and what holds for them."""
+    proved = run.recipe.arch == "ridge"
+    about = {
+        "command": _command(run.recipe, data, out),
+        "seed": run.recipe.seed,
+        "training_images": _count(run.images),
+        "held_out_images": _count(held_out),
+        "cpu_seconds": round(run.seconds),
+        "held_out_psnr": round(psnr, 3),
+        "lipschitz": bound,
+        "lipschitz_is": "proved for every image" if proved else "measured on the held-out images",
+        "sha256": sha256(out),
+        "licence": "the licence of this package",
+    }
+    out.with_suffix(".json").write_text(json.dumps(about, indent=1) + "\n")
+
+
+def write_curves(history: list[dict[str, float]], out: Path) -> None:
+    """The learning curves `out`.csv and `out`.png."""
+    from matplotlib.figure import Figure
+
+    with out.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["step", "loss", "psnr", "lipschitz", "seconds"])
+        writer.writeheader()
+        writer.writerows(history)
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    for axes, key in zip(figure.subplots(1, 3), ("loss", "psnr", "lipschitz"), strict=True):
+        axes.plot([row["step"] for row in history], [row[key] for row in history])
+        axes.set(xlabel="step", title=key)
+    figure.savefig(out.with_suffix(".png"))

@@ -1,0 +1,126 @@
+"""D = I - grad g: sizes and types, relaxation, noise levels, tiles, and the proposition that D is a prox."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from smadmm.denoisers import DnCNN, GradientStep, lipschitz
+from smadmm.denoisers.gradient_step import Potential
+from smadmm.denoisers.ridge import RidgeParameters
+
+SIGMA = 25 / 255
+
+
+def ridge() -> Potential:
+    return RidgeParameters(12, 5, SIGMA).export()
+
+
+def network() -> Potential:
+    """A small network with Lip(grad g) about .8."""
+    g = DnCNN(4, 6, unshuffle=2, seed=1).double()
+    x = rand(1, 1, 16, 16).double()
+    g.scale_(0.8 / lipschitz(GradientStep(g), [x], SIGMA).largest)
+    return g
+
+
+def rand(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+
+
+POTENTIALS = pytest.mark.parametrize("make", [ridge, network])
+
+
+@POTENTIALS
+@pytest.mark.parametrize("shape", [(1, 1, 17, 30), (2, 3, 9, 9), (1, 1, 2, 5), (1, 1, 31, 2)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_any_size_batch_and_type(make: object, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    denoiser = GradientStep(make().to(dtype))  # type: ignore[operator]
+    x = rand(*shape).to(dtype)
+    y = denoiser(x)
+    assert y.shape == x.shape and y.dtype == dtype
+    one = torch.stack([torch.stack([denoiser(c[None, None])[0, 0] for c in image]) for image in x])
+    torch.testing.assert_close(y, one, rtol=1e-5, atol=1e-5)
+
+
+@POTENTIALS
+def test_wrong_shapes_are_refused(make: object) -> None:
+    denoiser = GradientStep(make().float())  # type: ignore[operator]
+    with pytest.raises(ValueError, match="at least 2 pixels wide and high, got 20 x 1"):
+        denoiser(rand(1, 1, 20, 1))
+    with pytest.raises(ValueError, match=r"B x C x H x W, got shape \(20, 20\)"):
+        denoiser(rand(20, 20))
+
+
+@POTENTIALS
+def test_is_identity_minus_the_gradient_of_the_potential(make: object) -> None:
+    denoiser = GradientStep(make().double()).relax(0.7)  # type: ignore[operator]
+    x = rand(2, 2, 9, 8).double().requires_grad_()
+    (gradient,) = torch.autograd.grad(denoiser.potential(x).sum(), x)
+    torch.testing.assert_close(denoiser(x), x - gradient, rtol=1e-10, atol=1e-12)
+
+
+@POTENTIALS
+def test_relaxation_scales_the_step_and_its_lipschitz_constant(make: object) -> None:
+    denoiser = GradientStep(make().double(), lipschitz=0.9)  # type: ignore[operator]
+    x = rand(1, 1, 9, 8).double()
+    relaxed = denoiser.relax(0.5).relax(0.5)
+    torch.testing.assert_close(relaxed(x), x + (denoiser(x) - x) / 4)
+    assert relaxed.lipschitz == pytest.approx(0.225)
+    with pytest.raises(ValueError, match=r"gamma must lie in \(0, 1\], got 1.5"):
+        denoiser.relax(1.5)
+
+
+@POTENTIALS
+def test_another_noise_level_rescales_the_image(make: object) -> None:
+    denoiser = GradientStep(make().double(), sigma=SIGMA)  # type: ignore[operator]
+    x = rand(1, 1, 9, 8).double().requires_grad_()
+    torch.testing.assert_close(denoiser(x, 3 * SIGMA), 3 * denoiser(x / 3))
+    torch.testing.assert_close(denoiser(x, SIGMA), denoiser(x))
+    (gradient,) = torch.autograd.grad(denoiser.potential(x, 3 * SIGMA).sum(), x)
+    torch.testing.assert_close(denoiser(x, 3 * SIGMA), x - gradient)
+    with pytest.raises(ValueError, match="does not know the level"):
+        GradientStep(denoiser.g)(x, 0.1)
+
+
+@POTENTIALS
+@pytest.mark.parametrize("shape", [(61, 50), (41, 33)])
+def test_tiles_equal_the_whole(make: object, shape: tuple[int, int]) -> None:
+    denoiser = GradientStep(make().double())  # type: ignore[operator]
+    x = rand(1, 2, *shape).double()
+    torch.testing.assert_close(denoiser.tiled(x, tile=20), denoiser(x), rtol=1e-10, atol=1e-12)
+    rough = denoiser.tiled(x, tile=20, overlap=2)
+    assert (rough - denoiser(x)).abs().max() > 1e-9  # too little overlap shows
+
+
+def inverse(denoiser: GradientStep, y: Tensor) -> Tensor:
+    """D^{-1}(y): z = y + grad g(z) contracts."""
+    z = y
+    for _ in range(150):
+        z = y + denoiser.gradient(z)
+    torch.testing.assert_close(denoiser(z), y, rtol=0, atol=1e-11)
+    return z
+
+
+def phi(denoiser: GradientStep, y: Tensor) -> Tensor:
+    z = inverse(denoiser, y)
+    return denoiser.potential(z) - (z - y).square().sum() / 2
+
+
+@POTENTIALS
+def test_the_denoiser_is_the_prox_of_phi(make: object) -> None:
+    potential = make().double()  # type: ignore[operator]
+    denoiser = GradientStep(potential).requires_grad_(False)
+    if hasattr(potential, "slopes"):
+        potential.slopes.data *= 0.8 / potential.certificate()
+    x = rand(1, 1, 8, 8).double()
+    y = denoiser(x).detach()
+    torch.testing.assert_close(phi(denoiser, y), denoiser.potential(x) - (x - y).square().sum() / 2)
+    at_prox = phi(denoiser, y) + (y - x).square().sum() / 2
+    for seed in range(4):
+        d = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype)
+        d = d / d.norm()
+        slope = (phi(denoiser, y + 1e-4 * d) - phi(denoiser, y - 1e-4 * d)) / 2e-4
+        assert float(slope + ((y - x) * d).sum()) == pytest.approx(0, abs=1e-5)  # y is critical
+        for step in (0.01, 0.1, 0.3):
+            other = y + step * d
+            assert float(phi(denoiser, other) + (other - x).square().sum() / 2) > float(at_prox)

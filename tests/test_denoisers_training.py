@@ -1,0 +1,167 @@
+"""Training data, exact resume, penalty, presets, two processes."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from smadmm.denoisers import GradientStep, lipschitz, load
+from smadmm.denoisers.images import hold_out, random_patches, read_images
+from smadmm.denoisers.recipes import Recipe, recipe
+from smadmm.denoisers.training import train, train_recipe
+from smadmm.denoisers.training_run import Run
+
+RIDGE = Recipe("ridge", steps=12, batch=2, patch=20, filters=5, size=3, validations=2, held_out=2)
+NETWORK = Recipe("unshuffled", steps=8, batch=2, patch=16, layers=3, channels=4, unshuffle=2, penalty=1.0, held_out=2)
+PAPER = replace(recipe("dncnn", preset="paper"), epochs=0, steps=5, batch=2, patch=12, held_out=2, validations=1)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    for n in range(10):
+        smooth = np.kron(rng.integers(0, 255, (5, 6)), np.ones((8, 8)))
+        Image.fromarray(smooth.astype(np.uint8)).save(folder / f"{n}.png")
+    return folder
+
+
+def archive(path: Path) -> Path:
+    hu = np.stack([np.full((24, 24), v, np.int16) for v in (-2000, -1000, 250, 1500, 3000)])
+    kernels = np.array(["B30f", "LUNG", "STANDARD", "59 .10.AB50", "B20s"])
+    np.savez(path, hu=hu, kernel=kernels, patient=np.array(["a", "b", "a", "c", "d"]))
+    return path
+
+
+def test_slices_are_windowed_grouped_by_patient_and_sharp_kernels_left_out(tmp_path: Path) -> None:
+    images = read_images([archive(tmp_path / "scan.npz")])
+    assert [(i.name, i.group, float(i.pixels[0, 0])) for i in images] == [
+        ("scan.npz[0]", "a", 0.0),
+        ("scan.npz[2]", "a", 0.5),
+        ("scan.npz[4]", "d", 1.0),
+    ]
+    assert len(read_images([tmp_path / "scan.npz"], sharp=True)) == 5
+    training, held = hold_out(images, 2, seed=0)
+    assert not {i.group for i in training} & {i.group for i in held} and len(training) + len(held) == 3
+
+
+def test_data_errors_name_the_file_and_stop_or_go_on(pictures: Path, tmp_path: Path) -> None:
+    broken, other = tmp_path / "broken.png", tmp_path / "other.npz"
+    broken.write_bytes(b"not a picture")
+    np.savez(other, volume=np.zeros(3))
+    with pytest.raises(ValueError, match=r"broken.png cannot be read.*on_error='skip'"):
+        read_images([pictures, broken])
+    with pytest.raises(ValueError, match=r"other.npz has no array 'hu'.*volume"):
+        read_images([other])
+    with pytest.raises(ValueError, match=r"0.png is 40 x 48, smaller than a patch of 41"):
+        read_images([pictures], smallest=41)
+    with pytest.raises(ValueError, match=r"gone.png"):
+        read_images([tmp_path / "gone.png"])
+    with pytest.warns(UserWarning, match=r"skipped: .*broken.png cannot be read"):
+        assert len(read_images([broken, pictures], on_error="skip")) == 10
+    with pytest.warns(UserWarning, match="skipped"), pytest.raises(ValueError, match="no images in"):
+        read_images([broken], on_error="skip")
+
+
+def test_patches_come_from_every_patient_equally_often(tmp_path: Path) -> None:
+    images = read_images([archive(tmp_path / "scan.npz")])  # patient a: slices 0.0 and 0.5; patient d: 1.0
+    values = random_patches(images, 3000, 2, np.random.default_rng(0))[:, 0, 0, 0].numpy()
+    assert (values == 1).mean() == pytest.approx(0.5, abs=0.05)
+
+
+def test_patches_are_a_function_of_the_generator(pictures: Path) -> None:
+    images = read_images([pictures])
+    first, again, other = (random_patches(images, 3, 10, np.random.default_rng(s)) for s in (1, 1, 2))
+    assert first.shape == (3, 1, 10, 10) and torch.equal(first, again) and not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("chosen", [RIDGE, NETWORK, PAPER], ids=["ridge", "unshuffled", "paper"])
+def test_resume_is_bit_equal(chosen: Recipe, pictures: Path, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole.safetensors", tmp_path / "parts.safetensors"
+    straight = train_recipe([pictures], whole, chosen, progress=False)
+    assert train_recipe([pictures], parts, chosen, stop_after=3, progress=False) is None
+    resumed = train_recipe([pictures], parts, chosen, progress=False)
+    assert straight is not None and resumed is not None
+    assert whole.read_bytes() == parts.read_bytes()
+    without_time = [
+        [{k: v for k, v in row.items() if k != "seconds"} for row in t.history] for t in (straight, resumed)
+    ]
+    assert without_time[0] == without_time[1]
+    assert (tmp_path / "whole.csv").exists() and (tmp_path / "whole.png").exists()
+
+
+def test_the_paper_preset_is_the_paper() -> None:
+    chosen = recipe("dncnn", preset="paper").for_images(pixels=5936 * 512 * 512)
+    assert (chosen.layers, chosen.channels, chosen.batch, chosen.patch) == (17, 64, 128, 128)
+    assert chosen.steps == 50 * 742
+    assert chosen.learning_rate(chosen.steps // 2 - 1) == 1e-3
+    assert chosen.learning_rate(chosen.steps // 2) == pytest.approx(1e-4)
+
+
+def test_the_dncnn_of_the_paper_trains(pictures: Path) -> None:
+    run = Run(replace(PAPER, steps=60), read_images([pictures]))
+    losses = [run.advance() for _ in range(25)]
+    assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
+
+
+def test_ridge_training_improves_and_stays_certified(pictures: Path, tmp_path: Path) -> None:
+    trained = train_recipe([pictures], tmp_path / "w.safetensors", replace(RIDGE, steps=150), progress=False)
+    assert trained is not None
+    assert trained.psnr > trained.history[0]["psnr"] > 34.2
+    denoiser = load(tmp_path / "w.safetensors")
+    assert denoiser.lipschitz == denoiser.g.certificate() <= 0.99  # type: ignore[operator]
+
+
+def test_penalty_and_calibration_bring_a_network_below_one(pictures: Path, tmp_path: Path) -> None:
+    train_recipe([pictures], tmp_path / "w.safetensors", replace(NETWORK, steps=60), progress=False)
+    denoiser = load(tmp_path / "w.safetensors")
+    claimed = denoiser.lipschitz
+    images = [image.pixels[None, None] for image in hold_out(read_images([pictures]), 2, 0)[1]]
+    measured = lipschitz(GradientStep(denoiser.g), images, iterations=30)
+    assert claimed == pytest.approx(measured.largest, rel=1e-3) and claimed <= 0.9 + 1e-6
+
+
+def test_options_and_refusals(pictures: Path, tmp_path: Path) -> None:
+    out = tmp_path / "w.safetensors"
+    trained = train([pictures], out, filters=4, size=3, patch=20, batch=1, minutes=0.005, progress=False)
+    assert trained.recipe.steps > 1 and trained.recipe.sigma == 5 / 255
+    with pytest.raises(ValueError, match="belongs to another recipe"):
+        train([pictures], out, filters=5, size=3, patch=20, batch=1, steps=3, progress=False)
+    with pytest.raises(ValueError, match="50 epochs, not 3 minutes"):
+        train([pictures], tmp_path / "x.safetensors", "dncnn", preset="paper", minutes=3)
+    with pytest.raises(ValueError, match="too few to hold some out"):
+        train([pictures / "1.png"], tmp_path / "y.safetensors", patch=20, progress=False)
+
+
+SCRIPT = """
+import sys; from pathlib import Path; import torch; torch.set_num_threads(1)
+from smadmm.denoisers.recipes import Recipe; from smadmm.denoisers.training import train_recipe
+chosen = Recipe("ridge", steps=4, batch=4, patch=20, filters=3, size=3, validations=1, held_out=2)
+train_recipe([Path(sys.argv[1])], Path(sys.argv[2]), chosen, progress=False)
+"""
+
+
+def test_two_processes_equal_one(pictures: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    two, one = tmp_path / "two.safetensors", tmp_path / "one.safetensors"
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        str(script),
+    ]
+    subprocess.run([*launch, str(pictures), str(two)], check=True, capture_output=True)
+    chosen = Recipe("ridge", steps=4, batch=4, patch=20, filters=3, size=3, validations=1, held_out=2)
+    train_recipe([pictures], one, chosen, progress=False)
+    a, b = load(one).state_dict(), load(two).state_dict()
+    for key in a:
+        torch.testing.assert_close(a[key], b[key], rtol=1e-4, atol=1e-5)

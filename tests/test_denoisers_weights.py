@@ -1,0 +1,87 @@
+"""The shipped weights: present, small, as their cards say, below one, and they denoise."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from smadmm.denoisers import BM3D, GradientStep, Ridge, card, lipschitz, load, shipped
+from smadmm.denoisers.weights_file import SHIPPED, sha256
+
+REQUIRED = {
+    "ridge-natural": 5,
+    "ridge-natural-15": 15,
+    "ridge-natural-25": 25,
+    "ridge-ct": 5,
+    "unshuffled-natural": 5,
+    "unshuffled-ct": 5,
+}
+EVERY = pytest.mark.parametrize("name", shipped())
+
+
+def steps_and_ramps() -> Tensor:
+    """A synthetic 64 x 64 image with edges, slopes and flat parts."""
+    rows, cols = torch.meshgrid(torch.arange(64.0), torch.arange(64.0), indexing="ij")
+    disc = ((rows - 30) ** 2 + (cols - 34) ** 2 < 300).float()
+    return (0.2 + 0.4 * disc + 0.002 * cols)[None, None]
+
+
+def test_everything_promised_is_there_and_small() -> None:
+    assert set(REQUIRED) <= set(shipped())
+    sizes = [(SHIPPED / f"{name}.safetensors").stat().st_size for name in shipped()]
+    assert max(sizes) <= 2e6 and sum(sizes) <= 6e6
+
+
+@pytest.mark.parametrize(("name", "level"), REQUIRED.items())
+def test_levels(name: str, level: int) -> None:
+    assert load(name).sigma == pytest.approx(level / 255)
+
+
+@EVERY
+def test_card_tells_where_the_weights_come_from(name: str) -> None:
+    content = card(name)
+    for key in (
+        "command",
+        "seed",
+        "training_images",
+        "cpu_seconds",
+        "held_out_psnr",
+        "lipschitz",
+        "licence",
+        "test",
+    ):
+        assert content[key] not in (None, ""), key
+    assert content["sha256"] == sha256(SHIPPED / f"{name}.safetensors")
+    assert content["lipschitz"] == load(name).lipschitz
+
+
+@EVERY
+def test_below_one(name: str) -> None:
+    denoiser = load(name)
+    assert denoiser.lipschitz is not None and denoiser.lipschitz < 1
+    measured = lipschitz(GradientStep(denoiser.g), [steps_and_ramps()], iterations=15).largest
+    assert measured < 1
+    if isinstance(denoiser.g, Ridge):
+        assert measured <= denoiser.g.certificate() <= denoiser.lipschitz + 1e-9 <= 0.99
+
+
+@EVERY
+def test_removes_noise(name: str) -> None:
+    denoiser, image = load(name), steps_and_ramps()
+    assert denoiser.sigma is not None
+    noise = denoiser.sigma * torch.randn(image.shape, generator=torch.Generator().manual_seed(0))
+    error = (denoiser(image + noise) - image).square().mean()
+    assert error < 0.5 * noise.square().mean()
+
+
+def test_unknown_names_are_told_what_there_is() -> None:
+    with pytest.raises(ValueError, match=r"no weights 'ridge-mri'; shipped are .*ridge-ct"):
+        load("ridge-mri")
+
+
+def test_bm3d_is_a_denoiser() -> None:
+    pytest.importorskip("bm3d")
+    image = steps_and_ramps()[..., :32, :32].repeat(1, 2, 1, 1)
+    noise = 0.02 * torch.randn(image.shape, generator=torch.Generator().manual_seed(0))
+    done = BM3D(0.02)(image + noise)
+    assert done.dtype == image.dtype and done.shape == image.shape
+    assert (done - image).square().mean() < 0.5 * noise.square().mean()
