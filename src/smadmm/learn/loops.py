@@ -297,7 +297,7 @@ class GenericPublished:
 class CompiledPublished:
     """A published method in numba."""
 
-    CHUNK = 4096  # iterations a call
+    CHUNK = 4096  # iterations a call, at most
 
     def __init__(self, task: Task, method: Published, seed: int = 0):
         from smadmm.learn import kernels, published_kernel
@@ -327,12 +327,13 @@ class CompiledPublished:
 
         m = self.method
         while self.sfo < limit:
-            ks = range(self.iterations + 1, self.iterations + 1 + self.CHUNK)
+            chunk = min(self.CHUNK, (limit - self.sfo) // m.batch + 1)
+            ks = range(self.iterations + 1, self.iterations + 1 + chunk)
             eta, rho, a = (np.array([float(s(k)) for k in ks]) for s in (m.eta, m.rho, m.a))
             restarts = m.method in ("spider", "svrg", "asvrg")
             drawing = np.array([not (restarts and k % m.period == 0) for k in ks])
             start = self.drawn
-            batches = np.zeros((self.CHUNK, m.batch), dtype=np.int64)
+            batches = np.zeros((chunk, m.batch), dtype=np.int64)
             batches[drawing] = self._draw(int(drawing.sum()) * m.batch).reshape(-1, m.batch)
             arguments = (self.samples, self.A, self.task.lam1, self.inverse, self.code, m.period, m.theta)
             used = published_kernel.published(*arguments, rho, eta, a, self.state, batches, limit)
