@@ -78,7 +78,8 @@ def reproduce(
     seconds = sum(result["work"] for result in results.values())  # of all processes, also of earlier calls
     write_results(folder, "classification", command, seconds, rows)
     _write_csv(folder / "results.csv", rows)
-    edges = [c["edge"] for job in jobs if job.method in TUNED for c in results[job.name]["configurations"]]
+    chosen = [c for job in jobs if job.method in TUNED for c in results[job.name]["configurations"]]
+    edges = [c["edge"] for c in chosen if c["chosen"][-1] > 1]  # some have made no step after one epoch
     runs = max(results[job.name]["runs"] for job in jobs if job.method in TUNED)
     effort = {"runs": runs, "chosen": len(edges), "at_edge": sum(edges), "tuning": plan.tuning, "shown": plan.shown}
     effort["seconds"] = seconds
@@ -115,8 +116,8 @@ def describe_sets(names: Sequence[str], data: str | None, seed: int) -> list[Row
 
 def _jobs(plan: Plan, sets: Sequence[Row], seed: int) -> Iterator[Job]:
     rest = (seed, plan.marks, plan.grid, plan.tuning, plan.shown)
-    for found in sets:
-        for lam1 in plan.lams:
+    for lam1 in plan.lams:
+        for found in sets:
             for intercept in plan.intercepts:
                 for method in (*TUNED, "untuned"):
                     yield Job(found["set"], intercept, lam1, method, *rest, found["fingerprint"])

@@ -111,10 +111,10 @@ def _claim_certificate(results: Results) -> str:
     return (
         f"Stationarity is what its theorems are about. That tuned SMADMM has a smaller dist²(0, ∂L) at the last "
         f"iterate than tuned SADMM {_holds(below, count)} ({below} of {count} problems after {last} epochs; SADMM's "
-        f"value is {factor:.2g} times SMADMM's in the median); that it has the smallest of the six {_holds(lowest, count)} "
-        f"({lowest} of {count}). With y chosen afterwards as prox(A x - lam), which forgives a noisy x, these numbers "
-        f"are {below_free}, {factor_free:.2g} and {lowest_free}. A small value alone says little: the plateau where "
-        f"all samples get one class is nearly stationary too."
+        f"value is {factor:.2g} times SMADMM's in the median); that it has the smallest of the six "
+        f"{_holds(lowest, count)} ({lowest} of {count}). With y chosen afterwards as prox(A x - lam), which forgives a "
+        f"noisy x, these numbers are {below_free}, {factor_free:.2g} and {lowest_free}. A small value alone says "
+        f"little: the plateau where all samples get one class is nearly stationary too."
     )
 
 

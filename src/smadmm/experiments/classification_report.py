@@ -125,8 +125,8 @@ def notes(effort: Row, results: Results) -> str:
     evaluations = [r["epochs_spent"] for r in results.reference.values()]
     lines = [
         f"Each published method was tuned on each problem with {effort['runs']} runs (step x rho x batch x "
-        f"{effort['tuning']} seeds) by the objective on the training half; of {effort['chosen']} configurations chosen "
-        f"{effort['at_edge']} lie at an end of the step grid.",
+        f"{effort['tuning']} seeds) by the objective on the training half; of {effort['chosen']} configurations chosen for "
+        f"more than one epoch {effort['at_edge']} lie at an end of the step grid.",
         "An SFO epoch is as many sample gradients as the training half has samples; a method with restarts may spend "
         "up to one epoch more than the mark (column epochs_spent of results.csv).",
         "SARAH-ADMM has the id spider. SMADMM tuned: Theorem 3.2's exponents, first batch min(N/4, 1000). SMADMM of "
@@ -166,18 +166,22 @@ def _draw(path: Path, results: Results, problems: Sequence[Problem]) -> None:
     figure.savefig(path, dpi=75)
 
 
+COLOURS = {"sadmm": "tab:blue", "svrg": "tab:orange", "spider": "tab:green", "asvrg": "tab:brown"}
+COLOURS |= {"saga": "tab:purple", "smadmm": "tab:red", "auto": "black"}
+STYLES = {PAPER_INVERSE: "--", PAPER_STEP: ":"}
+
+
 def _curves(axes: Any, results: Results, problem: Problem, value: str, against: str) -> None:
     for method, variant in COLUMNS[:-1]:
         rows = [results.get(problem, method, variant, mark) for mark in results.marks]
-        style = {"smadmm": "--" if variant == PAPER_INVERSE else ":" if variant == PAPER_STEP else "-"}.get(method, "-")
-        colour = {"auto": "black", "smadmm": "tab:red"}.get(method)
-        width = 2.2 if method == "auto" else 1.2
         label = _head(method, variant) + (", tuned" if variant == "tuned" else "")
+        look = {"color": COLOURS[method], "marker": ".", "linewidth": 2.2 if method == "auto" else 1.2}
         x, y = [r[against] for r in rows], [number(r[value]) for r in rows]
-        (line,) = axes.plot(x, y, style, marker=".", color=colour, linewidth=width, label=label)
+        axes.plot(x, y, STYLES.get(variant, "-"), label=label, **look)
         if value == "objective":
             spread = [0.0 if number(r["objective_std"]) == math.inf else r["objective_std"] for r in rows]
             low, high = ([a + sign * s for a, s in zip(y, spread, strict=True)] for sign in (-1, 1))
-            axes.fill_between(x, low, high, alpha=0.12, color=line.get_color(), linewidth=0)
+            axes.fill_between(x, low, high, alpha=0.12, color=COLOURS[method], linewidth=0)
     axes.axhline(results.reference[problem][value], color="0.5", linestyle="-.", linewidth=1, label="L-BFGS")
     axes.set_xscale("log")
+    axes.set_ylim(top=min(axes.get_ylim()[1], 0.55))  # nothing is lost above the loss of x = 0

@@ -231,10 +231,10 @@ def _auto(setting: Setting, seed: int) -> list[Record]:
     begin = time.perf_counter()
     columns = column_sums(setting.train.X, setting.train.weight)
     preparing = time.perf_counter() - begin
-    records = []
-    for mark in setting.job.marks:
-        fit = fit_auto(setting.train, columns, mark, 0.0, seed)
-        seconds = preparing + fit.history["seconds"][-1]
+    fits = [fit_auto(setting.train, columns, mark, 0.0, seed) for mark in setting.job.marks]
+    longest, records = fits[-1].history, []
+    for fit in fits:
+        seconds = preparing + float(np.interp(fit.sfo, longest["sfo"], longest["seconds"]))
         record = setting.record(fit.x, None, None, fit.sfo, seconds)
         certificate = fit.certificate.total  # of the averages of x and lam, with y = prox_h(A x - lam)
         records.append({**record, "certificate": certificate, "certificate_free_y": certificate})
