@@ -16,6 +16,7 @@ import math
 import multiprocessing
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -78,14 +79,27 @@ def reproduce(
     seconds = sum(result["work"] for result in results.values())  # of all processes, also of earlier calls
     write_results(folder, "classification", command, seconds, rows)
     _write_csv(folder / "results.csv", rows)
-    chosen = [c for job in jobs if job.method in TUNED for c in results[job.name]["configurations"]]
-    edges = [c["edge"] for c in chosen if c["chosen"][-1] > 1]  # some have made no step after one epoch
-    runs = max(results[job.name]["runs"] for job in jobs if job.method in TUNED)
-    effort = {"runs": runs, "chosen": len(edges), "at_edge": sum(edges), "tuning": plan.tuning, "shown": plan.shown}
-    effort["seconds"] = seconds
-    (folder / "table.md").write_text(report(sets, rows, effort))
+    (folder / "table.md").write_text(report(sets, rows, _effort(plan, jobs, results) | {"seconds": seconds}))
     draw(folder, rows)
     return rows
+
+
+def _effort(plan: Plan, jobs: Sequence[Job], results: dict[str, Any]) -> Row:
+    """How much was tuned, and how often the best of the grid was at its end (some make no step in one epoch)."""
+    tuned = [(job.method, results[job.name]) for job in jobs if job.method in TUNED]
+    chosen = [(method, c) for method, result in tuned for c in result["configurations"] if c["chosen"][-1] > 1]
+    smallest = Counter(method for method, c in chosen if c["batch"] <= min(plan.grid.batches))
+    return {
+        "runs": max(result["runs"] for _, result in tuned),
+        "tuning": plan.tuning,
+        "shown": plan.shown,
+        "chosen": len(chosen),
+        "at_edge": sum(c["edge"] for _, c in chosen),
+        "batch": min(plan.grid.batches),
+        "smallest": smallest.total(),
+        "smallest_smadmm": smallest["smadmm"],
+        "chosen_smadmm": sum(method == "smadmm" for method, _ in chosen),
+    }
 
 
 def describe_sets(names: Sequence[str], data: str | None, seed: int) -> list[Row]:

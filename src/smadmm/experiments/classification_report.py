@@ -125,8 +125,10 @@ def notes(effort: Row, results: Results) -> str:
     evaluations = [r["epochs_spent"] for r in results.reference.values()]
     lines = [
         f"Each published method was tuned on each problem with {effort['runs']} runs (step x rho x batch x "
-        f"{effort['tuning']} seeds) by the objective on the training half; of {effort['chosen']} configurations chosen for "
-        f"more than one epoch {effort['at_edge']} lie at an end of the step grid.",
+        f"{effort['tuning']} seeds) by the objective on the training half; of {effort['chosen']} configurations chosen "
+        f"for more than one epoch {effort['at_edge']} lie at an end of the step grid and {effort['smallest']} have its "
+        f"smallest batch, {effort['batch']} (SMADMM: {effort['smallest_smadmm']} of {effort['chosen_smadmm']}); "
+        "smaller batches were not tried.",
         "An SFO epoch is as many sample gradients as the training half has samples; a method with restarts may spend "
         "up to one epoch more than the mark (column epochs_spent of results.csv).",
         "SARAH-ADMM has the id spider. SMADMM tuned: Theorem 3.2's exponents, first batch min(N/4, 1000). SMADMM of "
