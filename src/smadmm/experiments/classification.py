@@ -226,6 +226,7 @@ def _rows(job: Job, method: str, variant: str, part: Any, marks: Sequence[int] |
 
         row: Row = {"set": job.set, "intercept": job.intercept, "lam1": job.lam1, "method": method, "variant": variant}
         row |= {"epochs": mark, "objective": float(np.mean(of("objective")))}
+        row["objective_median"] = float(np.median(of("objective")))
         row["objective_std"] = float(np.std(of("objective"), ddof=1)) if len(records) > 1 else math.nan
         row |= {name: float(np.mean(of(name))) for name in ("test_loss", "test_accuracy")}
         row |= {"seconds": float(np.min(of("seconds")))}

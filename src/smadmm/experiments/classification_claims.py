@@ -41,10 +41,12 @@ class Results:
         """The best of the methods, each with the configuration tuned for this mark."""
         return min((self.get(problem, m, "tuned per mark", mark) for m in methods), key=lambda r: number(r[value]))
 
-    def excess(self, problem: Problem, method: str, variant: str, mark: int, rivals: Iterable[str]) -> float:
+    def excess(
+        self, problem: Problem, method: str, variant: str, mark: int, rivals: Iterable[str], name: str = "objective"
+    ) -> float:
         """Percent by which the objective is above that of the best tuned rival of the mark."""
-        value = number(self.get(problem, method, variant, mark)["objective"])
-        best = number(self.best(problem, mark, rivals)["objective"])
+        value = number(self.get(problem, method, variant, mark)[name])
+        best = number(self.best(problem, mark, rivals, name)[name])
         return 100 * (value / best - 1)
 
 
@@ -81,12 +83,13 @@ def _claim_objective(results: Results) -> str:
     at_end = sum(winners[p, last] == "smadmm" for p in results.problems)
     order = ", ".join(f"{NAMES[m]} {count}" for m, count in Counter(winners.values()).most_common())
     excess = median(results.excess(p, "smadmm", "tuned per mark", last, OTHERS) for p in results.problems)
+    by_median = sum(results.best(*cell, TUNED, "objective_median")["method"] == "smadmm" for cell in cells)
     return (
         f"The paper says that SMADMM has superior convergence speed and accuracy on all sets. With every method tuned "
         f"with the same number of runs this {_holds(won, len(cells))}: tuned SMADMM has the lowest objective at equal "
         f"SFO in {won} of {len(cells)} cells (problem and mark), and in {at_end} of {len(results.problems)} problems "
         f"after {last} epochs, where the median of its distance to the best other tuned method is {excess:+.1f} % "
-        f"(cells won: {order})."
+        f"(cells won: {order}; with the median over seeds instead of the mean SMADMM wins {by_median})."
     )
 
 
@@ -134,12 +137,15 @@ def _claim_auto(results: Results) -> str:
     last = results.marks[-1]
     cells = [(p, mark) for p, mark in _cells(results) if mark >= 2]
     excess = {(p, mark): results.excess(p, "auto", "untuned", mark, TUNED) for p, mark in cells}
+    medians = [results.excess(p, "auto", "untuned", mark, TUNED, "objective_median") for p, mark in cells]
     missed = Counter(f"{p[0]} at {mark}" for (p, mark), e in excess.items() if e > 1)
     where = ", ".join(f"{name} ({count})" for name, count in missed.items()) or "none"
     small = sum(number(results.get(p, "auto", "untuned", last)["certificate"]) < 1e-5 for p in results.problems)
     return (
         f"The default of this package, auto, without any tuning: from 2 epochs on it is lower than the best tuned "
         f"method of the mark in {sum(e < 0 for e in excess.values())} of {len(cells)} cells and at most 1 % above in "
-        f"{sum(e <= 1 for e in excess.values())} (more than 1 % above, set at epochs: {where}); dist² of its average "
-        f"is below 1e-5 after {last} epochs in {small} of {len(results.problems)} problems."
+        f"{sum(e <= 1 for e in excess.values())} (more than 1 % above, set at epochs: {where}); with the median "
+        f"over seeds instead of the mean, which forgives rivals a lost seed, {sum(e < 0 for e in medians)} and "
+        f"{sum(e <= 1 for e in medians)}. dist² of its average is below 1e-5 after {last} epochs in {small} of "
+        f"{len(results.problems)} problems."
     )

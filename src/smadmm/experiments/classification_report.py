@@ -174,16 +174,23 @@ STYLES = {PAPER_INVERSE: "--", PAPER_STEP: ":"}
 
 
 def _curves(axes: Any, results: Results, problem: Problem, value: str, against: str) -> None:
+    from matplotlib.ticker import LogLocator
+
+    reference = results.reference[problem][value]
+    levels = [reference]
     for method, variant in COLUMNS[:-1]:
         rows = [results.get(problem, method, variant, mark) for mark in results.marks]
         label = _head(method, variant) + (", tuned" if variant == "tuned" else "")
         look = {"color": COLOURS[method], "marker": ".", "linewidth": 2.2 if method == "auto" else 1.2}
         x, y = [r[against] for r in rows], [number(r[value]) for r in rows]
+        levels += y
         axes.plot(x, y, STYLES.get(variant, "-"), label=label, **look)
         if value == "objective":
             spread = [0.0 if number(r["objective_std"]) == math.inf else r["objective_std"] for r in rows]
             low, high = ([a + sign * s for a, s in zip(y, spread, strict=True)] for sign in (-1, 1))
             axes.fill_between(x, low, high, alpha=0.12, color=COLOURS[method], linewidth=0)
-    axes.axhline(results.reference[problem][value], color="0.5", linestyle="-.", linewidth=1, label="L-BFGS")
-    axes.set_xscale("log")
-    axes.set_ylim(top=min(axes.get_ylim()[1], 0.55))  # nothing is lost above the loss of x = 0
+    axes.axhline(reference, color="0.5", linestyle="-.", linewidth=1, label="L-BFGS")
+    axes.set(xscale="log", yscale="log", ylim=(0.95 * min(levels), min(1.05 * max(levels), 0.55)))  # F(0) = 0.5
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
