@@ -130,7 +130,7 @@ def notes(effort: Row, results: Results) -> str:
         f"smallest batch, {effort['batch']} (SMADMM: {effort['smallest_smadmm']} of {effort['chosen_smadmm']}); "
         "smaller batches were not tried.",
         "An SFO epoch is as many sample gradients as the training half has samples; a method with restarts may spend "
-        "up to one epoch more than the mark (column epochs_spent of results.csv).",
+        "up to one epoch more than the mark (epochs_spent in results.json).",
         "SARAH-ADMM has the id spider. SMADMM tuned: Theorem 3.2's exponents, first batch min(N/4, 1000). SMADMM of "
         "the paper: eta_k = min(0.1 k^(1/3), 0.5), a_k = max(0.5 k^(-2/3), 0.01), batches of 100, also the first; "
         "rho_k, which the paper does not print, is eta_k / (2 |A|²).",
