@@ -310,7 +310,7 @@ def _values(schedule: Schedule, ks: NDArray[np.int64]) -> Array:
 class CompiledPublished:
     """A published method in numba."""
 
-    CHUNK = 4096  # iterations a call
+    CHUNK = 4096  # iterations a call, at most
 
     def __init__(self, task: Task, method: Published, seed: int = 0):
         from smadmm.learn import kernels, published_kernel
