@@ -30,14 +30,20 @@ from smadmm.denoisers.training_run import Run, rank_and_world
 from smadmm.denoisers.weights_file import save
 
 
-def psnr(denoise: Callable[[Tensor], Tensor], images: Sequence[Tensor], sigma: float, seed: int = 1) -> float:
-    """Mean PSNR in dB of denoised images (each 1 x 1 x H x W) with Gaussian noise of level sigma."""
+def psnrs(denoise: Callable[[Tensor], Tensor], images: Sequence[Tensor], sigma: float, seed: int = 1) -> list[float]:
+    """PSNR in dB of every image (1 x 1 x H x W) after Gaussian noise of level sigma and denoising."""
     generator = torch.Generator().manual_seed(seed)
     values = []
     for image in images:
         noisy = image + sigma * torch.randn(image.shape, generator=generator)
         with torch.no_grad():
             values.append(-10 * math.log10(float((denoise(noisy) - image).square().mean())))
+    return values
+
+
+def psnr(denoise: Callable[[Tensor], Tensor], images: Sequence[Tensor], sigma: float, seed: int = 1) -> float:
+    """The mean of `psnrs`."""
+    values = psnrs(denoise, images, sigma, seed)
     return sum(values) / len(values)
 
 

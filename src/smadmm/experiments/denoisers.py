@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from smadmm.denoisers import BM3D, DnCNN, GradientStep, Ridge, lipschitz, load, shipped
 from smadmm.denoisers.images import read_images
+from smadmm.denoisers.training import psnrs
 
 Row = dict[str, str | float | None]
 Denoise = Callable[[Tensor], Tensor]
@@ -47,17 +48,6 @@ def load_images(data: Path, quick: bool) -> dict[str, list[Tensor]]:
     if quick:
         return {"set12_small": small[:2], "set12": [], "ct": [slices[0][..., 128:384, 128:384]]}
     return {"set12_small": small, "set12": set12[len(small) :], "ct": slices}
-
-
-def psnrs(denoise: Denoise, images: list[Tensor], sigma: float, seed: int) -> list[float]:
-    """PSNR in dB of every image after noise and denoising."""
-    generator = torch.Generator().manual_seed(seed)
-    values = []
-    for image in images:
-        noisy = image + sigma * torch.randn(image.shape, generator=generator)
-        with torch.no_grad():
-            values.append(-10 * math.log10(float((denoise(noisy) - image).square().mean())))
-    return values
 
 
 def milliseconds(denoise: Denoise, repeats: int) -> float:
