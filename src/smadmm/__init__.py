@@ -1,12 +1,14 @@
 """Stochastic ADMM with momentum, and its rivals, on one loop."""
 
-from smadmm import losses, operators, proxes, schedules, tuning
+from smadmm import losses, metrics, operators, proxes, schedules, tuning
 from smadmm.certificate import Certificate, certificate
 from smadmm.estimators import ASVRG, SAGA, SGD, SVRG, Estimate, Estimator, Measured, Spider, Storm
 from smadmm.history import History
 from smadmm.pace import DistanceOverGradients
+from smadmm.pnp import pnp, tomography
 from smadmm.preconditioner import FourierStep
 from smadmm.problem import FiniteSum, Loss, Penalty, Problem, Prox
+from smadmm.red import RED
 from smadmm.run import Diverged, Result, Stop, run
 from smadmm.sampling import Ordered, Rng, golden, iid, reshuffled, stride
 from smadmm.schedules import Power, theorem_constant, theorem_dynamic
@@ -19,6 +21,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ADMM",
     "ASVRG",
+    "RED",
     "SAGA",
     "SGD",
     "SVRG",
@@ -55,7 +58,9 @@ __all__ = [
     "iid",
     "linearised",
     "losses",
+    "metrics",
     "operators",
+    "pnp",
     "proxes",
     "reshuffled",
     "run",
@@ -63,5 +68,6 @@ __all__ = [
     "stride",
     "theorem_constant",
     "theorem_dynamic",
+    "tomography",
     "tuning",
 ]
