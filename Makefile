@@ -4,7 +4,7 @@ BIN := .venv/bin
 # one thread a process: small tensors are several times slower with more
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo test bench lint clean
+.PHONY: venv demo test test-browser bench lint clean
 
 venv: .venv/.ready
 
@@ -25,6 +25,15 @@ lint: venv
 test: lint  ## lint, types, tests, doctests
 	$(BIN)/python -m pytest --numprocesses 2
 	$(BIN)/python -m pytest --doctest-modules src --quiet
+
+test-browser: venv  ## the report page in Debian's chromium, installed here if it is missing
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { \
+	  command -v apt-get >/dev/null || { echo "there is no apt-get; install Chromium by hand, then run make test-browser again"; exit 1; }; \
+	  if [ "$$(id -u)" = 0 ]; then root=; elif command -v sudo >/dev/null; then root=sudo; \
+	  else echo "Chromium can be installed by root only; run as root: apt-get install chromium"; exit 1; fi; \
+	  $$root apt-get update --quiet && \
+	  $$root env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends chromium; }
+	$(BIN)/python -m pytest tests/test_browser.py
 
 bench: venv  ## figures against peers, as ratios in one run
 	$(BIN)/python benchmarks/overhead.py

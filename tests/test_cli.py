@@ -43,7 +43,7 @@ def measured(tmp_path_factory):
 
 def test_complexity_results_have_the_promised_form(measured):
     out, results = measured
-    assert set(results) == {"experiment", "command", "version", "seconds", "rows"}
+    assert set(results) >= {"experiment", "command", "version", "quick", "seed", "seconds", "environment", "rows"}
     assert results["experiment"] == "complexity" and results["version"] == smadmm.__version__
     for row in results["rows"]:
         assert set(row) >= {"method", "variant", "slope", "slope_low", "slope_high", "sfo_to_1e-3", "level"}

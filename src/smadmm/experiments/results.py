@@ -1,6 +1,16 @@
-"""What every experiment leaves behind: results.json, a Markdown table, figures.
+"""What every experiment leaves behind in its folder: results.json, a Markdown table, figures.
 
-results.json = {"experiment", "command", "version", "seconds", "rows": [flat dicts]}
+results.json = {
+  "experiment", "command", "version",
+  "quick", "seed",         the settings: an experiment whose file has the same is not run again
+  "seconds", "environment",
+  "rows":   [flat dicts],  every number measured
+  "report": [parts]        what a reader is shown of them, as `smadmm.report.as_json` stores parts
+}
+
+`report` alone makes the experiment's chapter of index.html, so it tells the whole story: a sentence on what was done,
+a `Verdict` for every claim of the paper, each `Table` of the paper with `Measured(ours, paper)`, `Curves`, and images
+by the names of files in the same folder. A pure function makes it from the rows, so it can be made again without a run.
 """
 
 from __future__ import annotations
@@ -13,6 +23,7 @@ from typing import Any
 
 import smadmm
 from smadmm.files import atomic_write
+from smadmm.report import Part, as_json, environment
 
 Row = Mapping[str, Any]
 
@@ -21,16 +32,30 @@ def _clean(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_results(folder: Path, experiment: str, command: str, seconds: float, rows: Sequence[Row]) -> None:
+def write_results(
+    folder: Path,
+    experiment: str,
+    command: str,
+    seconds: float,
+    rows: Sequence[Row],
+    *,
+    quick: bool = False,
+    seed: int | None = None,
+    report: Sequence[Part] = (),
+) -> None:
     """results.json, whole or not at all; numbers that are not finite become null."""
     content = {
         "experiment": experiment,
         "command": command,
         "version": smadmm.__version__,
+        "quick": quick,
+        "seed": seed,
         "seconds": round(seconds, 1),
+        "environment": environment(),
         "rows": [{name: _clean(value) for name, value in row.items()} for row in rows],
+        "report": [as_json(part) for part in report],
     }
-    atomic_write(folder / "results.json", json.dumps(content, indent=1).encode())
+    atomic_write(folder / "results.json", json.dumps(content, indent=1, allow_nan=False).encode())
 
 
 def markdown_table(rows: Sequence[Row], columns: Mapping[str, str]) -> str:

@@ -1,0 +1,52 @@
+"""One self-contained HTML page: text, facts, tables beside the paper's, interactive curves, pictures to compare.
+
+    page = Page("Reconstruction", "What this page shows.")
+    columns = ["method", Column("SNR (dB)", ".2f", "higher")]
+    page.add(Heading("Quality"), Table("180 views", columns, [["SMADMM", Measured(35.1, paper=35.36)]]))
+    page.write("report.html")
+
+The page needs no network, and its Content-Security-Policy forbids any; script and style are ours (*.js, page.css) and
+are named there by their hashes, so nothing else runs. Text is escaped. Parts are plain data:
+`as_json` and `from_json` keep them in a file.
+"""
+
+from smadmm.report.images import data_uri, png
+from smadmm.report.page import Page
+from smadmm.report.parts import (
+    Column,
+    Compare,
+    Curves,
+    Facts,
+    Heading,
+    Measured,
+    Part,
+    Picture,
+    Run,
+    Series,
+    Table,
+    Verdict,
+    as_json,
+    environment,
+    from_json,
+)
+
+__all__ = [
+    "Column",
+    "Compare",
+    "Curves",
+    "Facts",
+    "Heading",
+    "Measured",
+    "Page",
+    "Part",
+    "Picture",
+    "Run",
+    "Series",
+    "Table",
+    "Verdict",
+    "as_json",
+    "data_uri",
+    "environment",
+    "from_json",
+    "png",
+]

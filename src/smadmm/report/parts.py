@@ -1,0 +1,244 @@
+"""The parts of a page: plain data that can be stored as JSON; how they look is in smadmm.report.page."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+Outcome = Literal["holds", "holds in part", "does not hold here"]
+OUTCOMES: tuple[Outcome, ...] = ("holds", "holds in part", "does not hold here")
+Better = Literal["higher", "lower", ""]
+Image = Any  # a file's path, the bytes of a PNG or JPEG, an array or a tensor; in JSON the name of a file
+MOST_POINTS = 2000  # of one curve; more cannot be seen
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading; those of level 2 make the table of contents."""
+
+    text: str
+    level: int = 2
+
+    def __post_init__(self) -> None:
+        if self.level not in (2, 3):
+            raise ValueError(f"a heading has level 2 or 3, got {self.level}")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names and values, such as settings."""
+
+    facts: Mapping[str, str | float | None]
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: the format of its numbers, and which direction is better (for the colour)."""
+
+    name: str
+    form: str = ""
+    better: Better = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number of ours, its spread, and the paper's: shown side by side with the difference."""
+
+    ours: float | None
+    paper: float | None = None
+    spread: float | None = None
+
+
+Cell = str | float | Measured | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells: text, numbers, or `Measured` beside the paper's."""
+
+    title: str
+    columns: Sequence[str | Column]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"{self.title}: a row has {len(row)} cells for {len(self.columns)} columns: {row}")
+
+
+@dataclass(frozen=True)
+class Series:
+    """A curve with an optional band from low to high; points that are not finite leave a gap."""
+
+    name: str
+    x: Any
+    y: Any
+    low: Any = None
+    high: Any = None
+    dashed: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"the curve {self.name} needs both low and high, or neither")
+        lengths = [len(values) for values in (self.x, self.y, self.low, self.high) if values is not None]
+        if len(set(lengths)) > 1:
+            raise ValueError(f"the curve {self.name} has x, y (low, high) of different lengths: {lengths}")
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A plot: zoom by drag, wheel or pinch, read-out under the pointer, curves hidden by their legend."""
+
+    title: str
+    series: Sequence[Series]
+    x_label: str = ""
+    y_label: str = ""
+    log_x: bool = False
+    log_y: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image; `alt` says in words what it shows."""
+
+    image: Image
+    alt: str
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Two or more images of one size under a slider; the first two are shown, the others can be chosen."""
+
+    title: str
+    images: Mapping[str, Image]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.images) < 2:
+            raise ValueError(f"{self.title}: two images are needed to compare, got {len(self.images)}")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim of the paper, what became of it here, and the number that says so."""
+
+    claim: str
+    outcome: Outcome
+    because: str
+
+    def __post_init__(self) -> None:
+        if self.outcome not in OUTCOMES:
+            raise ValueError(f"the outcome of a verdict is one of {', '.join(OUTCOMES)}; got {self.outcome!r}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """How the results were made."""
+
+    command: str
+    seconds: float | None = None
+    seed: int | None = None
+    version: str | None = None
+    environment: Mapping[str, str | float | None] | None = None
+
+
+Part = str | Heading | Facts | Table | Curves | Picture | Compare | Verdict | Run  # a str is a paragraph
+KINDS = {kind.__name__.lower(): kind for kind in (Heading, Facts, Table, Curves, Picture, Compare, Verdict, Run)}
+
+
+def environment() -> dict[str, str | float | None]:
+    """The software and the kind of machine; no name of it, no path on it."""
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+        "processors": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def finite(values: Any, keep: Any) -> list[float | None]:
+    """The numbers to keep, for JSON, to seven digits; None where one is not finite."""
+    array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=float)[keep]
+    return [float(f"{v:.7g}") if math.isfinite(v) else None for v in array]
+
+
+def thinned(series: Series, log_x: bool) -> dict[str, Any]:
+    """A curve as JSON, with at most MOST_POINTS points, evenly placed on its axis."""
+    count = len(series.x)
+    keep: Any = np.arange(count)
+    if count > MOST_POINTS:
+        spread = np.geomspace(1, count, MOST_POINTS) - 1 if log_x else np.linspace(0, count - 1, MOST_POINTS)
+        keep = np.unique(np.rint(spread).astype(int))
+    points: dict[str, Any] = {}
+    for name in ("x", "y", "low", "high"):
+        values = getattr(series, name)
+        points[name] = None if values is None else finite(values, keep)
+    return {"name": series.name, **points, "dashed": series.dashed}
+
+
+def as_json(part: Part) -> Any:
+    """A part as JSON values; a paragraph is a string, any other has a kind. Images must be names of files."""
+    if isinstance(part, str):
+        return part
+    content = {field.name: getattr(part, field.name) for field in fields(part)}
+    if isinstance(part, Curves):
+        content["series"] = [thinned(series, part.log_x) for series in part.series]
+    elif isinstance(part, Table):
+        content["columns"] = [_plain(column) for column in part.columns]
+        content["rows"] = [[_plain(cell) for cell in row] for row in part.rows]
+    elif isinstance(part, Picture | Compare):
+        for image in part.images.values() if isinstance(part, Compare) else [part.image]:
+            if not isinstance(image, str):
+                raise TypeError(f"an image in JSON is the name of a file, got {type(image).__name__}")
+    return {"kind": type(part).__name__.lower(), **content}
+
+
+def _plain(value: Any) -> Any:
+    """JSON for a column or a cell; numbers that are not finite become null."""
+    if isinstance(value, Column | Measured):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def from_json(value: Any, folder: Path) -> Part:
+    """The part that `as_json` stored; its images are files of `folder`."""
+    if isinstance(value, str):
+        return value
+    content = dict(value)
+    kind = content.pop("kind")
+    if kind not in KINDS:
+        raise ValueError(f"there is no part of a page of the kind {kind!r}; known are {', '.join(KINDS)}")
+    if kind == "curves":
+        content["series"] = [Series(**series) for series in content["series"]]
+    elif kind == "table":
+        content["columns"] = [Column(**c) if isinstance(c, dict) else c for c in content["columns"]]
+        content["rows"] = [[Measured(**c) if isinstance(c, dict) else c for c in row] for row in content["rows"]]
+    elif kind == "picture":
+        content["image"] = _inside(folder, content["image"])
+    elif kind == "compare":
+        content["images"] = {label: _inside(folder, name) for label, name in content["images"].items()}
+    part: Part = KINDS[kind](**content)
+    return part
+
+
+def _inside(folder: Path, name: str) -> Path:
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"the image {name} is not in {folder}")
+    return path

@@ -1,0 +1,294 @@
+"""The report page in a real browser, Debian's Chromium without a window: what a reader does, and no network."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from smadmm.report import Column, Compare, Curves, Facts, Heading, Measured, Page, Picture, Run, Series, Table, Verdict
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed; `make test-browser` installs it")
+
+DESKTOP = {"viewport": {"width": 1100, "height": 800}}
+PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True, "color_scheme": "dark"}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; it is in smadmm[dev]")
+    with sync_api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a file; at the end there were no errors, and no request but that of the file."""
+    opened = []
+
+    def open_file(path, settings):
+        context = browser.new_context(**settings)
+        tab = context.new_page()
+        complaints, requests = [], []
+        tab.on("console", lambda message: complaints.append(message.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on("request", lambda request: requests.append(request.url))
+        tab.on("websocket", lambda socket: requests.append(socket.url))
+        tab.goto(path.as_uri())
+        opened.append((context, path, complaints, requests))
+        return tab
+
+    yield open_file
+    for context, path, complaints, requests in opened:
+        context.close()
+        assert complaints == []
+        assert [url for url in requests if not url.startswith("data:")] == [path.as_uri()]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """A page with every part; its curves are 1/k and 1/sqrt(k), so that values can be read off."""
+    k = np.arange(1, 101)
+    broken = np.where(k == 50, np.nan, 1 / np.sqrt(k))
+    ramp = np.linspace(0, 1, 64 * 64).reshape(64, 64)
+    page = Page("A report </script>", "An introduction.")
+    page.add(Heading("Claims"), Verdict("It converges", "holds in part", "in 3 of 4 cases."))
+    rows = [["SMADMM", *[Measured(35.0 + i, 35.5, 0.1) for i in range(9)]]]
+    page.add(Heading("Table"), Table("SNR", ["method", *[Column(f"B = {i}", ".2f", "higher") for i in range(9)]], rows))
+    curves = [Series("fast", k, 1 / k, 0.5 / k, 2 / k), Series("slow", k, broken)]
+    page.add(Heading("Curves"), Curves("Decrease", curves, "iteration", "error", log_x=True, log_y=True))
+    page.add(Curves("Nothing to show", [Series("empty", [1.0], [np.nan])]))
+    page.add(Heading("Images"), Compare("Two", {"ramp": ramp, "flipped": 1 - ramp}))
+    page.add(Compare("Three", {"ramp": ramp, "flipped": 1 - ramp, "flat": 0 * ramp}), Picture(ramp, "A ramp"))
+    page.add(Facts({"a long name of a setting": "x" * 80}), Run("smadmm " + "--option " * 30, 1.0, 0, "0.1.0", {}))
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    page.write(path)
+    return path
+
+
+def plot(tab):
+    return tab.locator("figure.curves").first
+
+
+def ticks(tab, axis="x"):
+    return [float(text) for text in plot(tab).locator(f"svg .tick.{axis}").all_text_contents()]
+
+
+def inner_box(tab):
+    """The area of the curves, in view."""
+    area = plot(tab).locator("svg rect.paper")
+    area.scroll_into_view_if_needed()
+    return area.bounding_box()
+
+
+def curve_lines(tab):
+    return plot(tab).locator("svg path.line").count()
+
+
+def eventually(tab, true):
+    """Wait up to five seconds: the browser handles a wheel when it draws."""
+    for _ in range(100):
+        if true():
+            return
+        tab.wait_for_timeout(50)
+    raise AssertionError("nothing happened within five seconds")
+
+
+def drag(tab, start, end):
+    box = inner_box(tab)
+    points = [(box["x"] + a * box["width"], box["y"] + b * box["height"]) for a, b in (start, end)]
+    tab.mouse.move(*points[0])
+    tab.mouse.down()
+    tab.mouse.move(*points[1], steps=4)
+    tab.mouse.up()
+
+
+def test_curves_zoom_by_dragging_and_reset(visit, report):
+    tab = visit(report, DESKTOP)
+    before = ticks(tab)
+    assert min(before) == 1 and max(before) == 100
+    drag(tab, (0.5, 0.2), (0.75, 0.6))
+    zoomed = ticks(tab)
+    assert min(zoomed) >= 9 and max(zoomed) <= 33 and len(zoomed) >= 2
+    plot(tab).get_by_role("button", name="Reset the zoom").click()
+    assert ticks(tab) == before
+
+
+def test_a_flat_drag_zooms_one_axis(visit, report):
+    tab = visit(report, DESKTOP)
+    x, y = ticks(tab), ticks(tab, "y")
+    drag(tab, (0.5, 0.4), (0.9, 0.4))
+    assert ticks(tab) != x and ticks(tab, "y") == y
+
+
+def test_wheel_zooms_a_plot_that_was_clicked_and_else_scrolls(visit, report):
+    tab = visit(report, DESKTOP)
+    before, box = ticks(tab), inner_box(tab)
+    top = tab.evaluate("scrollY")
+    tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    tab.mouse.wheel(0, 120)
+    eventually(tab, lambda: tab.evaluate("scrollY") > top)
+    assert ticks(tab) == before
+    plot(tab).locator("svg").click()
+    top = tab.evaluate("scrollY")
+    tab.mouse.wheel(0, -240)
+    eventually(tab, lambda: ticks(tab) != before)
+    zoomed = ticks(tab)
+    assert tab.evaluate("scrollY") == top and max(zoomed) / min(zoomed) < max(before) / min(before)
+
+
+def test_keys_zoom_reset_and_read(visit, report):
+    tab = visit(report, DESKTOP)
+    before = ticks(tab)
+    plot(tab).locator("svg").focus()
+    tab.keyboard.press("+")
+    assert ticks(tab) != before
+    tab.keyboard.press("0")
+    assert ticks(tab) == before
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("ArrowRight")
+    assert plot(tab).locator("output").inner_text() == "iteration = 2"
+    assert plot(tab).locator("button .value").first.inner_text() == "0.5"
+
+
+def test_hover_reads_the_values(visit, report):
+    tab = visit(report, DESKTOP)
+    box = inner_box(tab)
+    margin = 0.04 / 1.08  # of the view on either side of the curves, which span two decades
+    tab.mouse.move(box["x"] + box["width"] * (margin + (1 - 2 * margin) / 2), box["y"] + 20)
+    assert plot(tab).locator("output").inner_text() == "iteration = 10"
+    assert plot(tab).locator("button .value").all_inner_texts() == ["0.1", "0.3162"]
+    assert plot(tab).locator(".overlay circle").count() == 2
+    tab.mouse.move(5, 5)
+    assert plot(tab).locator("output").inner_text() == ""
+
+
+def test_legend_hides_a_curve(visit, report):
+    tab = visit(report, DESKTOP)
+    assert curve_lines(tab) == 3  # one whole, one in two pieces
+    assert plot(tab).locator("svg path.band").count() == 1
+    button = plot(tab).get_by_role("button", name="fast")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    assert curve_lines(tab) == 2 and plot(tab).locator("svg path.band").count() == 0
+    assert min(ticks(tab, "y")) >= 0.1  # the axis fits what is left
+    button.focus()
+    tab.keyboard.press("Enter")
+    assert button.get_attribute("aria-pressed") == "true" and curve_lines(tab) == 3
+
+
+def test_two_fingers_zoom_on_a_phone(visit, report):
+    tab = visit(report, PHONE)
+    before, box = ticks(tab), inner_box(tab)
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    session = tab.context.new_cdp_session(tab)
+    for kind, apart in (("touchStart", 25), ("touchMove", 50), ("touchMove", 75), ("touchEnd", None)):
+        points = [{"x": x + sign * apart, "y": y, "id": sign + 1} for sign in (-1, 1)] if apart else []
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    after = ticks(tab)
+    assert max(after) / min(after) < (max(before) / min(before)) ** 0.5
+
+
+def divider(tab, number=0):
+    """Where the divider is, as a share of the image's width; the clipped image ends there too."""
+    stage = tab.locator("figure.compare .images").nth(number)
+    box, line = stage.bounding_box(), stage.locator(".divider").bounding_box()
+    share = (line["x"] + line["width"] / 2 - box["x"]) / box["width"]
+    clip = stage.locator("img.left").evaluate("node => getComputedStyle(node).clipPath")
+    right = float(re.search(r"inset\(\S+ (?:calc\()?([\d.]+)%", clip).group(1))
+    assert right == pytest.approx(100 * (1 - share), abs=0.6)
+    return share
+
+
+def test_slider_follows_the_mouse(visit, report):
+    tab = visit(report, DESKTOP)
+    assert divider(tab) == pytest.approx(0.5, abs=0.01)
+    stage = tab.locator("figure.compare .images").first
+    stage.scroll_into_view_if_needed()
+    box = stage.bounding_box()
+    tab.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 40)
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 60, steps=5)
+    tab.mouse.up()
+    assert divider(tab) == pytest.approx(0.2, abs=0.02)
+    tab.mouse.click(box["x"] + 0.9 * box["width"], box["y"] + 40)
+    assert divider(tab) == pytest.approx(0.9, abs=0.02)
+
+
+def test_slider_follows_keys_and_says_so(visit, report):
+    tab = visit(report, DESKTOP)
+    slider = tab.get_by_role("slider", name="Two: ramp left of the divider, flipped right")
+    slider.focus()
+    tab.keyboard.press("ArrowLeft")
+    assert divider(tab) == pytest.approx(0.49, abs=0.005)
+    tab.keyboard.press("Home")
+    assert divider(tab) == pytest.approx(0, abs=0.01)
+    tab.keyboard.press("End")
+    assert divider(tab) == pytest.approx(1, abs=0.01)
+    assert slider.get_attribute("aria-valuetext") == "divider at 100 percent"
+
+
+def test_slider_follows_a_finger(visit, report):
+    tab = visit(report, PHONE)
+    stage = tab.locator("figure.compare .images").first
+    stage.scroll_into_view_if_needed()
+    box = stage.bounding_box()
+    tab.touchscreen.tap(box["x"] + 0.25 * box["width"], box["y"] + 40)
+    assert divider(tab) == pytest.approx(0.25, abs=0.02)
+
+
+def test_images_to_compare_can_be_chosen(visit, report):
+    tab = visit(report, DESKTOP)
+    figure = tab.locator("figure.compare").nth(1)
+    figure.get_by_label("Three: image on the right").select_option("flat")
+    assert figure.locator("img.right").get_attribute("alt") == "flat"
+    assert figure.locator(".badge").all_inner_texts() == ["ramp", "flat"]
+    figure.get_by_label("Three: image on the left").select_option("flat")
+    assert figure.locator("img.right").is_visible()
+
+
+@pytest.mark.parametrize("settings", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_page_fits_the_screen(visit, report, settings):
+    tab = visit(report, settings)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= settings["viewport"]["width"]
+    assert tab.title() == "A report </script>"
+    for image in tab.locator("img:visible").all():
+        assert image.evaluate("node => node.naturalWidth") == 64
+
+
+def test_text_can_be_read_in_both_schemes(visit, report):
+    """Contrast of at least 4.5, the accessibility guideline's, for text and verdicts."""
+    script = """(name) => {
+      const light = (text) => {
+        const part = text.match(/[\\d.]+/g).slice(0, 3).map((v) => v / 255);
+        const [r, g, b] = part.map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+      };
+      const node = document.querySelector(name);
+      let under = node;
+      while (getComputedStyle(under).backgroundColor === "rgba(0, 0, 0, 0)") under = under.parentElement;
+      const pair = [light(getComputedStyle(node).color), light(getComputedStyle(under).backgroundColor)];
+      return (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
+    }"""
+    for scheme in ("light", "dark"):
+        tab = visit(report, DESKTOP | {"color_scheme": scheme})
+        for name in ("p", "td small", ".better", ".worse", ".verdict strong", ".facts dt", "nav a", ".hint"):
+            assert tab.evaluate(script, name) >= 4.5, (scheme, name)
+
+
+def test_injected_script_does_not_run(browser, report, tmp_path):
+    """Should anything slip through the escaping, the page's own policy stops it."""
+    path = tmp_path / "injected.html"
+    bad = "<main><script>window.bad = 1</script><img src=x onerror='window.bad = 1'>"
+    path.write_text(report.read_text().replace("<main>", bad, 1))
+    tab = browser.new_page()
+    complaints = []
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.goto(path.as_uri())
+    assert tab.evaluate("window.bad") is None
+    assert sum("Content Security Policy" in text for text in complaints) == len(complaints) >= 2
+    assert plot(tab).locator("svg path.line").count() == 3  # the page itself works
+    tab.close()
