@@ -3,34 +3,24 @@
 Four LIBSVM sets, each split at random into halves; with and without intercept; lam1 = 1e-5 and the paper's 1e-11. The
 work is cut into jobs (one method on one problem), which two processes do; each leaves its result in OUT/parts and is
 not done again while its settings and data are the same. How a job runs: smadmm.experiments.classification_runs.
-
-From a script, call `reproduce` below `if __name__ == "__main__":`, as processes are started anew.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import json
 import math
-import multiprocessing
-import os
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
-import smadmm
 from smadmm.experiments.classification_report import draw, report
 from smadmm.experiments.classification_runs import PAPER_INVERSE, PAPER_STEP, TUNED, Grid, Job, run_job
+from smadmm.experiments.jobs import run_all, write_csv
 from smadmm.experiments.results import write_results
-from smadmm.files import atomic_write, output_folder
+from smadmm.files import output_folder
 
 Row = dict[str, Any]
 
@@ -73,12 +63,12 @@ def reproduce(
     plan = plan or (QUICK if quick else FULL)
     sets = describe_sets(plan.sets, data, seed)
     jobs = list(_jobs(plan, sets, seed))
-    results = _run_all(jobs, data, output_folder(folder / "parts"), plan.processes, progress)
+    results = run_all(jobs, run_job, data, output_folder(folder / "parts"), plan.processes, progress)
     rows = [row for job in jobs for row in rows_of(job, results[job.name])]
     command = f"smadmm reproduce classification --data DIR --out DIR --seed {seed}" + (" --quick" if quick else "")
     seconds = sum(result["work"] for result in results.values())  # of all processes, also of earlier calls
     write_results(folder, "classification", command, seconds, rows)
-    _write_csv(folder / "results.csv", rows)
+    write_csv(folder / "results.csv", rows)
     (folder / "table.md").write_text(report(sets, rows, _effort(plan, jobs, results) | {"seconds": seconds}))
     draw(folder, rows)
     return rows
@@ -137,68 +127,6 @@ def _jobs(plan: Plan, sets: Sequence[Row], seed: int) -> Iterator[Job]:
                     yield Job(found["set"], intercept, lam1, method, *rest, found["fingerprint"])
 
 
-def _settings(job: Job) -> Any:
-    return json.loads(json.dumps({"version": smadmm.__version__, **asdict(job)}))
-
-
-def _finished(job: Job, parts: Path) -> Any:
-    """The stored result of a job, if it was made with the same settings."""
-    try:
-        stored = json.loads((parts / f"{job.name}.json").read_text())
-        return stored["result"] if stored["settings"] == _settings(job) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _do(job: Job, data: str | None, parts: Path) -> Any:
-    """Run a job and keep its result, with the seconds it took."""
-    begin = time.perf_counter()
-    result = _cleaned(run_job(job, data))
-    result["work"] = round(time.perf_counter() - begin, 2)
-    content = {"settings": _settings(job), "result": result}
-    atomic_write(parts / f"{job.name}.json", json.dumps(content).encode())
-    return result
-
-
-def _cleaned(value: Any) -> Any:
-    """JSON has no NaN and no infinity."""
-    if isinstance(value, dict):
-        return {name: _cleaned(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_cleaned(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _run_all(jobs: Sequence[Job], data: str | None, parts: Path, processes: int, progress: bool) -> dict[str, Any]:
-    results = {job.name: result for job in jobs if (result := _finished(job, parts)) is not None}
-    left = [job for job in jobs if job.name not in results]
-    with tqdm(total=len(jobs), initial=len(results), unit="job", disable=None if progress else True) as bar:
-        for job, result in _in_processes(left, data, parts, processes) if processes else _here(left, data, parts):
-            results[job.name] = result
-            bar.set_description(job.name)
-            bar.update()
-    return results
-
-
-def _here(jobs: Sequence[Job], data: str | None, parts: Path) -> Iterator[tuple[Job, Any]]:
-    for job in jobs:
-        yield job, _do(job, data, parts)
-
-
-def _in_processes(jobs: Sequence[Job], data: str | None, parts: Path, processes: int) -> Iterator[tuple[Job, Any]]:
-    if not jobs:
-        return
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the processes inherit it
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        futures = {pool.submit(_do, job, data, parts): job for job in jobs}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
 def rows_of(job: Job, result: Any) -> list[Row]:
     """Flat rows, one per variant and mark.
 
@@ -234,10 +162,3 @@ def _rows(job: Job, method: str, variant: str, part: Any, marks: Sequence[int] |
         row |= {name: part.get(name) for name in ("step", "rho", "batch")}
         rows.append({**row, "epochs_spent": float(np.mean(of("spent")))})
     return rows
-
-
-def _write_csv(path: Path, rows: Sequence[Row]) -> None:
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
