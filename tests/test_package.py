@@ -17,7 +17,7 @@ SOURCE = Path(smadmm.__file__).parent
 # a module may import those to its left; the same level is for packages with several files
 ORDER = ["files", "schedules", "sampling", "operators", "problem", "losses", "total_variation", "proxes", "xsteps",
          "preconditioner", "estimators", "pace", "solver", "certificate", "history", "checkpoint", "tuning", "run",
-         "data", "denoisers", "learn", "experiments", "cli"]  # fmt: skip
+         "data", "denoisers", "imaging", "learn", "experiments", "cli"]  # fmt: skip
 
 
 def module_of(file):
