@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from smadmm.data.images import read_images
 from smadmm.denoisers import GradientStep, lipschitz, load
-from smadmm.denoisers.images import hold_out, random_patches, read_images
+from smadmm.denoisers.patches import hold_out, random_patches
 from smadmm.denoisers.recipes import Recipe, recipe
 from smadmm.denoisers.training import train, train_recipe
 from smadmm.denoisers.training_run import Run

@@ -17,7 +17,7 @@ SOURCE = Path(smadmm.__file__).parent
 # a module may import those to its left; the same level is for packages with several files
 ORDER = ["files", "metrics", "schedules", "sampling", "operators", "problem", "losses", "total_variation", "proxes",
          "xsteps", "preconditioner", "estimators", "pace", "solver", "red", "pnp", "certificate", "history",
-         "checkpoint", "tuning", "run", "report", "data", "denoisers", "reconstruct", "retrieve", "learn",
+         "checkpoint", "tuning", "run", "report", "data", "denoisers", "imaging", "learn",
          "experiments", "cli"]  # fmt: skip
 
 

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from smadmm.data.images import Image, read_images
 from smadmm.denoisers.dncnn import DnCNN
 from smadmm.denoisers.gradient_step import GradientStep
-from smadmm.denoisers.images import Image, hold_out, read_images
 from smadmm.denoisers.jacobian import lipschitz, symmetric_norm
+from smadmm.denoisers.patches import hold_out
 from smadmm.denoisers.recipes import Arch, Preset, Recipe, recipe
 from smadmm.denoisers.ridge import Ridge
 from smadmm.denoisers.training_report import write_card, write_curves

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from smadmm.denoisers.images import Image
+from smadmm.data.images import Image
 from smadmm.denoisers.recipes import Preset, Recipe, recipe
 from smadmm.denoisers.training_run import Run
 from smadmm.denoisers.weights_file import sha256

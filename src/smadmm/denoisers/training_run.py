@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from smadmm.denoisers.images import Image, random_patches
+from smadmm.data.images import Image
 from smadmm.denoisers.jacobian import symmetric_norm
+from smadmm.denoisers.patches import random_patches
 from smadmm.denoisers.recipes import Network, Recipe, build
 from smadmm.denoisers.ridge import RidgeParameters
 from smadmm.files import atomic_write

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from smadmm.data.images import read_images
 from smadmm.denoisers import BM3D, DnCNN, GradientStep, Ridge, lipschitz, load, shipped
-from smadmm.denoisers.images import read_images
 from smadmm.denoisers.training import psnrs
 
 Row = dict[str, str | float | None]

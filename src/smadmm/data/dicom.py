@@ -1,0 +1,224 @@
+"""CT slices from DICOM files: a file or the slices of a series, in Hounsfield units, in the order of the body.
+
+HU = slope * stored value + intercept. The position of a slice is its ImagePositionPatient along the normal of the image
+plane (the cross product of the two directions of ImageOrientationPatient). A folder with several series gives its
+largest one. Pixels are read slice by slice.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PREAMBLE = 128  # bytes before the letters DICM
+# what described the stored pixels of the original and would be wrong beside those of a derived image
+STALE = ("PixelPaddingValue", "PixelPaddingRangeLimit", "SmallestImagePixelValue", "LargestImagePixelValue",
+         "LossyImageCompressionRatio", "LossyImageCompressionMethod", "ModalityLUTSequence")  # fmt: skip
+
+
+def _pydicom() -> Any:
+    try:
+        import pydicom
+    except ImportError:
+        raise ImportError("DICOM files need pydicom; install it with: pip install 'smadmm[imaging]'") from None
+    return pydicom
+
+
+def is_dicom(path: Path) -> bool:
+    """Whether the file ends in .dcm or begins as DICOM files do."""
+    if path.suffix.lower() == ".dcm":
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(PREAMBLE + 4)[PREAMBLE:] == b"DICM"
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One slice: its file, its frame there (0 unless the file holds several), its place in the body."""
+
+    path: Path
+    frame: int
+    place: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Slices of one size in the order of the body; spacing: of rows and columns, in mm."""
+
+    slices: tuple[Slice, ...]
+    shape: tuple[int, int]
+    spacing: tuple[float, float] | None
+    patient: str
+    kernel: str
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.slices)
+
+    def hounsfield(self, number: int) -> NDArray[np.float32]:
+        """The slice in Hounsfield units."""
+        chosen = self.slices[number]
+        dataset = _whole(chosen.path)
+        try:
+            pixels = np.asarray(dataset.pixel_array)
+        except Exception as error:  # decoders raise many kinds
+            raise ValueError(f"the pixels of {chosen.path} cannot be read: {_one_line(error)}") from None
+        pixels = pixels[chosen.frame] if pixels.ndim == 3 else pixels
+        slope, intercept = _rescale(dataset, chosen.frame)
+        return (pixels * slope + intercept).astype(np.float32)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
+
+
+def _whole(path: Path) -> Any:
+    try:
+        return _pydicom().dcmread(path)
+    except ImportError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read as DICOM: {_one_line(error)}") from None
+
+
+def _header(path: Path) -> Any:
+    """The data of the file without its pixels, refused unless it is a gray image."""
+    try:
+        dataset = _pydicom().dcmread(path, stop_before_pixels=True)
+        rows, columns = dataset.get("Rows"), dataset.get("Columns")
+    except ImportError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read as DICOM: {_one_line(error)}") from None
+    if not rows or not columns:
+        raise ValueError(f"{path} is a DICOM file without an image")
+    if int(dataset.get("SamplesPerPixel", 1)) != 1:
+        raise ValueError(f"{path} is a colour image; a CT slice has one value a pixel")
+    return dataset
+
+
+def _frame_group(dataset: Any, frame: int, sequence: str) -> Any:
+    """The functional group of a frame of an enhanced multi-frame image, or the file's own data."""
+    for groups, number in (("PerFrameFunctionalGroupsSequence", frame), ("SharedFunctionalGroupsSequence", 0)):
+        found = dataset.get(groups)
+        if found and len(found) > number and found[number].get(sequence):
+            return found[number].get(sequence)[0]
+    return dataset
+
+
+def _rescale(dataset: Any, frame: int) -> tuple[float, float]:
+    group = _frame_group(dataset, frame, "PixelValueTransformationSequence")
+    return float(group.get("RescaleSlope", 1)), float(group.get("RescaleIntercept", 0))
+
+
+def _place(dataset: Any, frame: int, path: Path) -> tuple[float, ...]:
+    """What slices are sorted by: the position along the normal, else the location, else the number."""
+    orientation = _frame_group(dataset, frame, "PlaneOrientationSequence").get("ImageOrientationPatient")
+    position = _frame_group(dataset, frame, "PlanePositionSequence").get("ImagePositionPatient")
+    if orientation is not None and position is not None and len(orientation) == 6 and len(position) == 3:
+        row, column = np.array(orientation[:3], float), np.array(orientation[3:], float)
+        return (float(np.cross(row, column) @ np.array(position, float)), float(frame))
+    for name in ("SliceLocation", "InstanceNumber"):
+        if dataset.get(name) is not None:
+            return (float(dataset.get(name)), float(frame))
+    return (0.0, float(frame))
+
+
+def _spacing(dataset: Any) -> tuple[float, float] | None:
+    found = _frame_group(dataset, 0, "PixelMeasuresSequence").get("PixelSpacing")
+    return None if found is None or len(found) != 2 else (float(found[0]), float(found[1]))
+
+
+def _slices(path: Path, dataset: Any) -> Iterator[Slice]:
+    for frame in range(int(dataset.get("NumberOfFrames") or 1)):
+        yield Slice(path, frame, _place(dataset, frame, path))
+
+
+def read_series(path: Path) -> Series:
+    """The series of a file, or the largest series in a folder and its subfolders."""
+    if not path.is_dir():
+        return _series([(path, _header(path))], ())
+    files = [file for file in sorted(path.rglob("*")) if file.is_file() and is_dicom(file)]
+    groups: dict[tuple[Any, ...], list[tuple[Path, Any]]] = {}
+    without_image = 0
+    for file in files:
+        if file.name.upper() == "DICOMDIR":
+            continue
+        try:
+            dataset = _header(file)
+        except ValueError as error:
+            if "without an image" not in str(error):
+                raise
+            without_image += 1
+            continue
+        key = (str(dataset.get("SeriesInstanceUID", "")), int(dataset.Rows), int(dataset.Columns))
+        groups.setdefault(key, []).append((file, dataset))
+    if not groups:
+        raise ValueError(f"there are no DICOM images in {path}")
+    largest = max(groups.values(), key=len)
+    notes: list[str] = [f"{without_image} DICOM files without an image were left out"] if without_image else []
+    if len(groups) > 1:
+        name = largest[0][1].get("SeriesDescription", "") or largest[0][1].get("SeriesInstanceUID", "")
+        notes.append(f"{len(groups)} series found; took the largest, {str(name)!r} with {len(largest)} files")
+    return _series(largest, tuple(notes))
+
+
+def _series(files: list[tuple[Path, Any]], notes: tuple[str, ...]) -> Series:
+    first = files[0][1]
+    found = [piece for path, dataset in files for piece in _slices(path, dataset)]
+    modality = str(first.get("Modality", "CT"))
+    if modality != "CT":
+        notes = (*notes, f"the modality is {modality}, not CT: its values are read as Hounsfield units")
+    return Series(
+        slices=tuple(sorted(found, key=lambda piece: (piece.place, str(piece.path)))),
+        shape=(int(first.Rows), int(first.Columns)),
+        spacing=_spacing(first),
+        patient=str(first.get("PatientID", "") or ""),
+        kernel=str(first.get("ConvolutionKernel", "") or ""),
+        notes=notes,
+    )
+
+
+def derived(series: Series, number: int, hounsfield: NDArray[np.float32], description: str) -> bytes:
+    """A DICOM file with these pixels (whole Hounsfield units) and the patient, study and geometry of the original.
+
+    It is marked DERIVED, names its source, and has a series number of its own made from the source's and the text.
+    """
+    pydicom = _pydicom()
+    source = _whole(series.slices[number].path)
+    if int(source.get("NumberOfFrames") or 1) > 1:
+        raise ValueError(f"{series.slices[number].path} holds several frames; a derived DICOM file is made of one")
+    result = source.copy()
+    result.remove_private_tags()
+    for name in STALE:
+        if name in result:
+            delattr(result, name)
+    reference = pydicom.Dataset()
+    reference.ReferencedSOPClassUID, reference.ReferencedSOPInstanceUID = source.SOPClassUID, source.SOPInstanceUID
+    result.SourceImageSequence = pydicom.Sequence([reference])
+    uid = pydicom.uid.generate_uid
+    result.SOPInstanceUID = uid(entropy_srcs=[str(source.SOPInstanceUID), description])
+    result.SeriesInstanceUID = uid(entropy_srcs=[str(source.get("SeriesInstanceUID", "")), description])
+    result.ImageType = ["DERIVED", "SECONDARY", *list(source.get("ImageType") or [])[2:]]
+    result.DerivationDescription, result.SeriesDescription = description[:1024], description[:64]
+    result.RescaleSlope, result.RescaleIntercept, result.RescaleType = 1, 0, "HU"
+    result.Rows, result.Columns = hounsfield.shape
+    result.BitsAllocated, result.BitsStored, result.HighBit, result.PixelRepresentation = 16, 16, 15, 1
+    result.PixelData = np.clip(np.rint(hounsfield), -32768, 32767).astype("<i2").tobytes()
+    result["PixelData"].VR = "OW"
+    result.file_meta = pydicom.dataset.FileMetaDataset()
+    result.file_meta.MediaStorageSOPClassUID = source.SOPClassUID
+    result.file_meta.MediaStorageSOPInstanceUID = result.SOPInstanceUID
+    result.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    buffer = io.BytesIO()
+    result.save_as(buffer, enforce_file_format=True, implicit_vr=False, little_endian=True)
+    return buffer.getvalue()
