@@ -62,6 +62,64 @@ def classification(out: Out, data: Data = None, quick: Quick = False, seed: Seed
     typer.echo(f"results.json, results.csv, table.md and figures are in {out}; finished parts in {out}/parts")
 
 
+Size = Annotated[int, typer.Option("--size", help="Pixels each way: 256 or 512.")]
+
+
+def _ct(name: str, out: str, data: str | None, quick: bool, seed: int, quiet: bool, size: int) -> None:
+    from smadmm.experiments import ct
+
+    ct.reproduce(name, out, data, quick, seed, progress=not quiet, size=size)
+    typer.echo(f"results.json, results.csv, table.md and figures are in {out}; finished parts in {out}/parts")
+
+
+@reproduce.command("ct-tuning")
+def ct_tuning(
+    out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False, size: Size = 256
+) -> None:
+    """Parameters of every CT method, on training slices."""
+    _ct("ct-tuning", out, data, quick, seed, quiet, size)
+
+
+@reproduce.command("ct-120")
+def ct_120(
+    out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False, size: Size = 256
+) -> None:
+    """Table 3: sparse-view CT, 120 views."""
+    _ct("ct-120", out, data, quick, seed, quiet, size)
+
+
+@reproduce.command("ct-180")
+def ct_180(
+    out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False, size: Size = 256
+) -> None:
+    """Table 4: sparse-view CT, 180 views."""
+    _ct("ct-180", out, data, quick, seed, quiet, size)
+
+
+@reproduce.command("ct-ablation")
+def ct_ablation(
+    out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False, size: Size = 256
+) -> None:
+    """Table 5: the momentum a_k = k^-alpha."""
+    _ct("ct-ablation", out, data, quick, seed, quiet, size)
+
+
+@reproduce.command("ct-iterations")
+def ct_iterations(
+    out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False, size: Size = 256
+) -> None:
+    """Figure 3: SNR over iterations, 120 to 720 views."""
+    _ct("ct-iterations", out, data, quick, seed, quiet, size)
+
+
+@reproduce.command("ct-visual")
+def ct_visual(
+    out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False, size: Size = 256
+) -> None:
+    """Figure 2: the images, and the library's default against the published algorithm."""
+    _ct("ct-visual", out, data, quick, seed, quiet, size)
+
+
 @app.command()
 def classify(
     source: Annotated[str, typer.Argument(metavar="DATA", help="LIBSVM file (plain, .bz2, .gz) or the name of a set.")],

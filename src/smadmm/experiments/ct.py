@@ -1,0 +1,155 @@
+"""The paper's CT experiments, Tables 3 to 5 and Figures 2 and 3, and the tuning behind them.
+
+    ct-tuning      kappa and eta of every method on training slices, eight points each; the constants TUNED
+    ct-120, -180   SNR and SSIM of six methods at batch sizes 5, 10, 20, 40; 50 dB, and 35 dB for some
+    ct-ablation    momentum a_k = k^-alpha
+    ct-iterations  SNR over iterations at 120, 180, 360, 720 views
+    ct-visual      the images, and the library's default against the published algorithm
+
+How a job runs: smadmm.experiments.ct_runs. What is made of the rows: smadmm.experiments.ct_report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from smadmm.experiments import ct_report
+from smadmm.experiments.ct_runs import NAMES, Job, fingerprint, read_slices, run_job
+from smadmm.experiments.jobs import run_all, write_csv
+from smadmm.experiments.results import write_results
+from smadmm.files import output_folder
+
+Row = dict[str, Any]
+METHODS = tuple(NAMES)
+NOISY = ("sadmm", "smadmm", "default")  # what is shown at 35 dB
+BATCHES = (5, 10, 20, 40)
+EXPERIMENTS = ("ct-tuning", "ct-120", "ct-180", "ct-ablation", "ct-iterations", "ct-visual")
+KAPPAS = (2.0, 8.0, 32.0, 128.0)
+ETAS = (1.0, 0.3)
+DEFAULT_KAPPAS = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0)
+
+# (kappa, eta) by input SNR, batch size (5: also for 10; 20: also for 40) and method: the best mean SNR of
+# `smadmm reproduce ct-tuning`, 256 x 256, 180 views
+TUNED: dict[tuple[float, int], dict[str, tuple[float, float]]] = {
+    (50.0, 5): dict.fromkeys(METHODS, (16.0, 1.0)),
+    (50.0, 20): dict.fromkeys(METHODS, (16.0, 1.0)),
+    (35.0, 5): dict.fromkeys(NOISY, (4.0, 1.0)),
+    (35.0, 20): dict.fromkeys(NOISY, (4.0, 1.0)),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is run."""
+
+    size: int = 256
+    slices: tuple[int, ...] = (0, 4, 8, 12)
+    seeds: int = 2
+    batches: tuple[int, ...] = BATCHES
+    iterations: int = 80
+    processes: int = 2  # 0: in this one
+
+
+FULL = Plan()
+QUICK = Plan(slices=(0,), seeds=1, batches=(5, 20), iterations=15)
+
+
+def reproduce(
+    name: str,
+    out: str,
+    data: str | None,
+    quick: bool = False,
+    seed: int = 0,
+    progress: bool = True,
+    size: int = 256,
+    plan: Plan | None = None,
+) -> list[Row]:
+    """Run or resume one of EXPERIMENTS; results.json, results.csv, table.md and figures go to `out`."""
+    if name not in EXPERIMENTS:
+        raise ValueError(f"no CT experiment {name!r}; there are {', '.join(EXPERIMENTS)}")
+    if size not in (256, 512):
+        raise ValueError(f"size must be 256 or 512, got {size}")
+    plan = plan or replace(QUICK if quick else FULL, size=size)
+    jobs = _with_fingerprints(_jobs(name, plan, seed), data)
+    folder = output_folder(out)
+    results = run_all(jobs, run_job, data, output_folder(folder / "parts"), plan.processes, progress)
+    rows = [ct_report.row(job, results[job.name]) for job in jobs]
+    ct_report.add_budgets(rows, [results[job.name] for job in jobs])
+    command = f"smadmm reproduce {name} --data DIR --out DIR --size {plan.size} --seed {seed}"
+    command += " --quick" if quick else ""
+    chapter = ct_report.chapter(name, folder, jobs, results, rows)
+    seconds = sum(result["work"] for result in results.values())
+    write_results(folder, name, command, seconds, rows, quick=quick, seed=seed, report=chapter)
+    write_csv(folder / "results.csv", rows)
+    (folder / "table.md").write_text(ct_report.markdown(chapter))
+    return rows
+
+
+def _with_fingerprints(jobs: Sequence[Job], data: str | None) -> list[Job]:
+    """Every job with that of its slices; slices that do not exist are refused before any work is done."""
+    marks: dict[tuple[Any, int], str] = {}
+    for job in jobs:
+        key = (job.images, job.size)
+        if key not in marks:
+            slices = read_slices(data, *key)
+            needed = max(j.slice for j in jobs if (j.images, j.size) == key)
+            if needed >= len(slices):
+                raise ValueError(f"slice {needed} is needed, but there are only {len(slices)} {job.images} slices")
+            marks[key] = fingerprint(slices)
+    return [replace(job, fingerprint=marks[job.images, job.size]) for job in jobs]
+
+
+def _jobs(name: str, plan: Plan, seed: int) -> list[Job]:
+    seeds = range(seed, seed + plan.seeds)
+    if name == "ct-tuning":
+        return [job for key, methods in TUNED.items() for job in _tuning(plan, *key, tuple(methods), seed)]
+    if name in ("ct-120", "ct-180"):
+        views = int(name[3:])
+        jobs = _grid(plan, views, 50.0, METHODS, plan.batches, plan.slices, seeds)
+        noisy = [b for b in (5, 20) if b in plan.batches]
+        return jobs + _grid(plan, views, 35.0, NOISY, noisy, plan.slices, seeds)
+    if name == "ct-ablation":
+        jobs = _grid(plan, 180, 50.0, ("smadmm",), plan.batches, plan.slices, seeds[:1])
+        return [replace(job, alpha=alpha) for alpha in (0.1, 0.5, 2 / 3, 2.0) for job in jobs]
+    if name == "ct-iterations":
+        longer = replace(plan, iterations=2 * plan.iterations)
+        return [j for v in (120, 180, 360, 720) for j in _grid(longer, v, 50.0, NOISY, (5,), plan.slices[:2], seeds)]
+    shown = ("red-sd", "sadmm", "smadmm", "default")
+    images = [replace(j, keep=True) for j in _grid(plan, 180, 50.0, shown, (5,), plan.slices[:1], seeds[:1])]
+    fixed = replace(plan, iterations=min(plan.iterations, 60))
+    against = _grid(fixed, 180, 50.0, NOISY, (20,), plan.slices, seeds[:1])
+    long = replace(plan, iterations=5 * plan.iterations)
+    return images + against + _grid(long, 180, 50.0, ("smadmm", "default"), (20,), plan.slices[:1], seeds[:1])
+
+
+def _grid(
+    plan: Plan,
+    views: int,
+    decibel: float,
+    methods: Sequence[str],
+    batches: Sequence[int],
+    slices: Sequence[int],
+    seeds: Sequence[int],
+) -> list[Job]:
+    return [
+        Job("test", i, plan.size, views, decibel, method, batch, seed, plan.iterations, *tuned(decibel, batch, method))
+        for method, batch, i, seed in product(methods, batches, slices, seeds)
+    ]
+
+
+def tuned(decibel: float, batch: int, method: str) -> tuple[float, float]:
+    """kappa and eta."""
+    return TUNED[decibel, 5 if batch < 20 else 20][method]
+
+
+def _tuning(plan: Plan, decibel: float, batch: int, methods: Sequence[str], seed: int) -> list[Job]:
+    """Eight points for every method, on two training slices."""
+    jobs = []
+    for method in methods:
+        points = [(k, 1.0) for k in DEFAULT_KAPPAS] if method == "default" else list(product(KAPPAS, ETAS))
+        for (kappa, eta), i in product(points, (20, 100)[: max(1, len(plan.slices) // 2)]):
+            jobs.append(Job("train", i, plan.size, 180, decibel, method, batch, seed, plan.iterations, kappa, eta))
+    return jobs
