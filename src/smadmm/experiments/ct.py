@@ -47,6 +47,7 @@ class Plan:
 
     size: int = 256
     slices: tuple[int, ...] = (0, 4, 8, 12)
+    training: tuple[int, ...] = (20, 100)  # slices
     seeds: int = 2
     batches: tuple[int, ...] = BATCHES
     iterations: int = 80
@@ -54,7 +55,7 @@ class Plan:
 
 
 FULL = Plan()
-QUICK = Plan(slices=(0,), seeds=1, batches=(5, 20), iterations=15)
+QUICK = Plan(slices=(0,), training=(20,), seeds=1, batches=(5, 20), iterations=15)
 
 
 def reproduce(
@@ -146,10 +147,10 @@ def tuned(decibel: float, batch: int, method: str) -> tuple[float, float]:
 
 
 def _tuning(plan: Plan, decibel: float, batch: int, methods: Sequence[str], seed: int) -> list[Job]:
-    """Eight points for every method, on two training slices."""
+    """Eight points for every method, on the same training slices."""
     jobs = []
     for method in methods:
         points = [(k, 1.0) for k in DEFAULT_KAPPAS] if method == "default" else list(product(KAPPAS, ETAS))
-        for (kappa, eta), i in product(points, (20, 100)[: max(1, len(plan.slices) // 2)]):
+        for (kappa, eta), i in product(points, plan.training):
             jobs.append(Job("train", i, plan.size, 180, decibel, method, batch, seed, plan.iterations, kappa, eta))
     return jobs

@@ -241,8 +241,14 @@ def ablation_chapter(rows: Sequence[Row]) -> list[Part]:
 
 def iterations_chapter(jobs: Sequence[Job], results: Mapping[str, Any], rows: Sequence[Row]) -> list[Part]:
     """Figure 3."""
-    parts: list[Part] = [_setting(rows)]
     above, views = [], sorted({r["views"] for r in rows})
+    lines = [
+        [name, *(mean((r for r in rows if r["views"] == v and r["method"] == method), "snr") for v in views)]
+        for method, name in NAMES.items()
+        if any(r["method"] == method for r in rows)
+    ]
+    columns = ["method", *(Column(f"{v} views", ".2f", "higher") for v in views)]
+    parts: list[Part] = [_setting(rows), Table(f"SNR after {rows[0]['iterations']} iterations", columns, lines)]
     for v in views:
         series = []
         for method in ("sadmm", "smadmm", "default"):

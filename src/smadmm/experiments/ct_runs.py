@@ -1,7 +1,7 @@
 """One CT reconstruction as a job: simulate a sinogram from a slice, run a method for some iterations, keep its curve.
 
-The published methods take the linearised x-step, step 1/(eta (1 + rho)), and independent views; `default` is the
-library's own: the Fourier preconditioner and equispaced views (eta = 1), on smadmm's estimator. RED-SD with a batch
+The published methods take the linearised x-step, step 1/(eta + rho), and independent views; `default` is the
+library's own: the Fourier preconditioner and equispaced views, on smadmm's estimator. RED-SD with a batch
 size, as in the paper's tables, takes the gradient of a batch. rho = kappa s^2/(c N sigma^2) with s estimated from the
 sinogram (smadmm.pnp): kappa and eta are what is tuned, on training slices, for every method with the same effort.
 """
@@ -115,7 +115,7 @@ def run_job(job: Job, data: str | None) -> dict[str, Any]:
     else:
         method: Method = "on-red" if job.method == "red-sd" else job.method  # type: ignore[assignment]
         a = momentum if method == "smadmm" else None
-        solver = pnp(loss, prior, method, job.batch, rho, eta=job.eta * (1 + rho), a=a, seed=job.seed)
+        solver = pnp(loss, prior, method, job.batch, rho, eta=job.eta + rho, a=a, seed=job.seed)
 
     def answer(s: State) -> float:
         return snr(truth, s.est.at)
