@@ -247,7 +247,7 @@ def iterations_chapter(jobs: Sequence[Job], results: Mapping[str, Any], rows: Se
         for method, name in NAMES.items()
         if any(r["method"] == method for r in rows)
     ]
-    columns = ["method", *(Column(f"{v} views", ".2f", "higher") for v in views)]
+    columns: list[str | Column] = ["method", *(Column(f"{v} views", ".2f", "higher") for v in views)]
     parts: list[Part] = [_setting(rows), Table(f"SNR after {rows[0]['iterations']} iterations", columns, lines)]
     for v in views:
         series = []
