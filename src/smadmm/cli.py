@@ -93,6 +93,49 @@ def classify(
         typer.echo(line)
 
 
+@app.command("train-denoiser")
+def train_denoiser(
+    sources: Annotated[list[str], typer.Argument(metavar="DIR_OR_FILES", help="Images; CT slices as .npz or .dcm.")],
+    out: Annotated[str, typer.Option("--out", help="File of the weights (.safetensors).")],
+    arch: Annotated[str, typer.Option(help="ridge (Lipschitz constant proved), unshuffled or dncnn.")] = "ridge",
+    sigma: Annotated[float, typer.Option(help="Noise level, in units of 1/255.")] = 5.0,
+    preset: Annotated[str, typer.Option(help="cpu: minutes; paper: 50 epochs of 128 x 128 patches.")] = "cpu",
+    minutes: Annotated[float | None, typer.Option(help="CPU minutes, instead of --steps.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of Adam.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Patches a step.")] = None,
+    patch: Annotated[int | None, typer.Option(help="Width of a patch.")] = None,
+    penalty: Annotated[float | None, typer.Option(help="Networks: weight of the Jacobian penalty.")] = None,
+    target: Annotated[float | None, typer.Option(help="Networks: largest Lip(I - D) at the end.")] = None,
+    also: Annotated[list[str] | None, typer.Option(help="Networks: the penalty looks at these images, too.")] = None,
+    filters: Annotated[int | None, typer.Option(help="Ridge: number of filters.")] = None,
+    size: Annotated[int | None, typer.Option(help="Ridge: width of the filters.")] = None,
+    means: Annotated[int | None, typer.Option(help="Ridge: filters that may have a mean.")] = None,
+    coarse: Annotated[int | None, typer.Option(help="Ridge: filters on a coarser scale.")] = None,
+    dilation: Annotated[int | None, typer.Option(help="Ridge: that scale.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Networks: number of layers.")] = None,
+    channels: Annotated[int | None, typer.Option(help="Networks: their width.")] = None,
+    start: Annotated[
+        str | None, typer.Option(help="Weights to start from: a file or the name of shipped ones.")
+    ] = None,
+    sharp: Annotated[bool, typer.Option("--sharp", help="Use CT slices of sharp kernels, too.")] = False,
+    skip_unreadable: Annotated[bool, typer.Option(help="Go on without files that cannot be used, or stop.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Train a denoiser D = I - grad g with Lip(I - D) < 1. Under torchrun the patches are shared out."""
+    from smadmm.denoisers import command
+
+    changes = {"steps": steps, "rate": rate, "batch": batch, "patch": patch, "penalty": penalty, "target": target}
+    changes |= {"filters": filters, "size": size, "means": means, "coarse": coarse, "dilation": dilation}
+    changes |= {"layers": layers, "channels": channels, "seed": seed}
+    chosen = command.chosen_recipe(arch, sigma, preset, changes)
+    lines = command.run(sources, out, chosen, minutes, start, also or [], resume, skip_unreadable, sharp, not quiet)
+    for line in lines:
+        typer.echo(line)
+
+
 def main() -> None:
     """Entry point: one sentence for an error of the user or the machine, a traceback for one of ours."""
     try:
