@@ -62,6 +62,16 @@ def classification(out: Out, data: Data = None, quick: Quick = False, seed: Seed
     typer.echo(f"results.json, results.csv, table.md and figures are in {out}; finished parts in {out}/parts")
 
 
+@reproduce.command()
+def denoisers(out: Out, data: Data = None, quick: Quick = False, quiet: Quiet = False) -> None:
+    """Noise removed and Lipschitz constants of the shipped denoisers, TV and BM3D on Set12 and CT test slices."""
+    from smadmm.experiments import denoisers as experiment
+    from smadmm.experiments.denoisers_report import table
+
+    typer.echo(table(experiment.reproduce(out, data, quick, progress=not quiet)))
+    typer.echo(f"results.json, table.md and denoisers.png are in {out}; finished parts in {out}/parts")
+
+
 @app.command()
 def classify(
     source: Annotated[str, typer.Argument(metavar="DATA", help="LIBSVM file (plain, .bz2, .gz) or the name of a set.")],
