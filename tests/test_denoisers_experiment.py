@@ -8,6 +8,8 @@ import pytest
 
 from smadmm.denoisers import DnCNN
 from smadmm.experiments import denoisers
+from smadmm.experiments.denoisers_report import report
+from smadmm.report import Verdict, from_json
 
 
 def test_quick_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,12 +24,33 @@ def test_quick_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     np.savez(tmp_path / "ct" / "test_one.npz", hu=np.zeros((1, 512, 512), np.int16))
     monkeypatch.setattr(denoisers, "DnCNN", lambda: DnCNN(2, 2))
     monkeypatch.setattr(denoisers, "shipped", lambda: ["ridge-natural"])
-    path = denoisers.reproduce(tmp_path / "out", tmp_path, quick=True)
-    results = json.loads(path.read_text())
-    assert set(results) == {"experiment", "command", "version", "seconds", "rows"}
-    rows = {row["denoiser"]: row for row in results["rows"]}
+    rows = {row["denoiser"]: row for row in denoisers.reproduce(str(tmp_path / "out"), str(tmp_path), quick=True)}
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["experiment"] == "denoisers" and results["quick"] and len(results["rows"]) == len(rows)
     assert rows["noisy"]["psnr_set12_small"] == pytest.approx(34.15, abs=0.1)
     assert rows["ridge-natural"]["psnr_set12_small"] > rows["noisy"]["psnr_set12_small"] + 3
-    assert rows["ridge-natural"]["measured"] <= rows["ridge-natural"]["certified"] < 1
-    assert "| ridge-natural |" in (tmp_path / "out" / "denoisers.md").read_text()
+    assert rows["ridge-natural"]["measured"] <= rows["ridge-natural"]["proved"] < 1
+    assert rows["ridge-natural"]["ms"] > 0 and rows["ridge-natural"]["dncnn_ms"] > 0
+    assert "| ridge-natural | 5 |" in (tmp_path / "out" / "table.md").read_text()
     assert (tmp_path / "out" / "denoisers.png").stat().st_size > 1000
+    chapter = [from_json(part) for part in results["report"]]
+    (verdict,) = [part for part in chapter if isinstance(part, Verdict)]
+    assert verdict.outcome == "holds" and "0.990 (ridge-natural)" in verdict.because
+    monkeypatch.setattr(denoisers, "work", None)  # finished parts are not made again
+    again = denoisers.reproduce(str(tmp_path / "out"), str(tmp_path), quick=True)
+    assert [row["denoiser"] for row in again] == list(rows)
+
+
+def test_verdicts_can_fail() -> None:
+    bm3d = {"denoiser": "BM3D", "sigma": 5, "psnr_set12_small": 38.0, "psnr_ct": 44.0}
+    natural = {"denoiser": "ridge-natural", "sigma": 5, "psnr_set12_small": 37.99, "psnr_ct": 40.0, "proved": 0.99}
+    slices = {"denoiser": "ridge-ct", "sigma": 5, "psnr_set12_small": 37.0, "psnr_ct": 43.95, "measured": 1.2}
+    outcomes = [part.outcome for part in report([bm3d, natural, slices]) if isinstance(part, Verdict)]
+    assert outcomes == ["does not hold here", "holds", "does not hold here"]
+
+
+def test_missing_data_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="by --data or SMADMM_DATA"):
+        denoisers.reproduce(str(tmp_path / "out"), None)
+    with pytest.raises(ValueError, match="there is no folder .*Set12"):
+        denoisers.reproduce(str(tmp_path / "out"), str(tmp_path))

@@ -7,6 +7,7 @@ from torch import Tensor
 from smadmm.denoisers import DnCNN, GradientStep, lipschitz
 from smadmm.denoisers.gradient_step import Potential
 from smadmm.denoisers.ridge import RidgeParameters
+from smadmm.proxes import Denoised
 
 SIGMA = 25 / 255
 
@@ -124,3 +125,14 @@ def test_the_denoiser_is_the_prox_of_phi(make: object) -> None:
         for step in (0.01, 0.1, 0.3):
             other = y + step * d
             assert float(phi(denoiser, other) + (other - x).square().sum() / 2) > float(at_prox)
+
+
+def test_a_known_lipschitz_constant_of_one_or_more_is_warned_of_once() -> None:
+    big, unknown, fine = (GradientStep(ridge(), lipschitz=bound) for bound in (1.25, None, 0.99))
+    with pytest.warns(UserWarning, match=r"Lip\(I - D\) = 1.250 of this denoiser is not below 1") as caught:
+        prior = Denoised(big, image=True)
+    assert len(caught) == 1
+    for _ in range(3):
+        prior.prox(rand(8, 8), 1.0)  # no further warning: they are errors
+    for denoiser in (unknown, fine, big.relax(0.7), torch.relu):
+        Denoised(denoiser)

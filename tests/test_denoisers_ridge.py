@@ -8,16 +8,19 @@ from torch import Tensor
 from smadmm.denoisers import GradientStep, Ridge, lipschitz
 from smadmm.denoisers.ridge import (
     RidgeParameters,
+    composed,
+    scale_gradient,
     spline_pieces,
-    valid_gradient,
-    valid_gradient_torch,
 )
 
 
-def random_ridge(filters: int = 6, size: int = 3, knots: int = 5, dtype: torch.dtype = torch.float64) -> Ridge:
+def random_ridge(filters: int = 6, size: int = 3, knots: int = 5, scales: tuple[int, ...] = ()) -> Ridge:
     generator = torch.Generator().manual_seed(filters + size)
-    w = torch.randn(filters, size, size, generator=generator, dtype=dtype)
-    return Ridge(w, torch.randn(filters, knots, generator=generator, dtype=dtype), spacing=0.3)
+    w = torch.randn(filters, size, size, generator=generator, dtype=torch.float64)
+    return Ridge(w, torch.randn(filters, knots, generator=generator, dtype=torch.float64), 0.3, scales)
+
+
+SCALES = pytest.mark.parametrize("scales", [(6,), (3, 3), (2, 0, 4)])
 
 
 def image(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -39,38 +42,55 @@ def test_profile_is_odd_continuous_and_has_the_given_slopes() -> None:
     np.testing.assert_allclose(phi, expected, atol=1e-12)
 
 
+@SCALES
 @pytest.mark.parametrize("shape", [(9, 8), (5, 13), (2, 2), (3, 2)])
-def test_gradient_is_the_derivative_of_the_value(shape: tuple[int, int]) -> None:
-    potential, x = random_ridge(size=5), image(2, 1, *shape).requires_grad_()
+def test_gradient_is_the_derivative_of_the_value(shape: tuple[int, int], scales: tuple[int, ...]) -> None:
+    potential, x = random_ridge(size=5, scales=scales), image(2, 1, *shape).requires_grad_()
     (expected,) = torch.autograd.grad(potential(x).sum(), x)
     torch.testing.assert_close(potential.gradient(x), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_value_agrees_with_finite_differences_of_nothing_but_itself() -> None:
-    potential, x, d = random_ridge(), image(1, 1, 7, 6), image(1, 1, 7, 6, seed=1)
+@SCALES
+def test_value_agrees_with_finite_differences_of_nothing_but_itself(scales: tuple[int, ...]) -> None:
+    potential, x, d = random_ridge(scales=scales), image(1, 1, 7, 6), image(1, 1, 7, 6, seed=1)
     slope = (potential(x + 1e-6 * d) - potential(x - 1e-6 * d)) / 2e-6
     torch.testing.assert_close(slope, (potential.gradient(x) * d).sum()[None], rtol=1e-6, atol=1e-6)
 
 
-def test_gradcheck_in_image_filters_and_slopes() -> None:
-    potential, x = random_ridge(4, 3), image(2, 8, 7)
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_gradcheck_in_image_filters_and_slopes(d: int) -> None:
+    potential, x = random_ridge(4, 3), image(2, 11, 12)
 
     def gradient(x: Tensor, filters: Tensor, slopes: Tensor) -> Tensor:
-        return valid_gradient(x, filters, *spline_pieces(slopes, 0.3), 0.3)
+        return scale_gradient(x, filters, slopes, 0.3, d)
 
     inputs = [t.detach().clone().requires_grad_() for t in (x, potential.filters, potential.slopes)]
     assert torch.autograd.gradcheck(gradient, inputs)
 
 
+@pytest.mark.parametrize("d", [1, 2, 3])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-13)])
-def test_compiled_equals_torch(dtype: torch.dtype, tolerance: float) -> None:
+def test_compiled_equals_torch(dtype: torch.dtype, tolerance: float, d: int, monkeypatch: pytest.MonkeyPatch) -> None:
     potential = RidgeParameters(10, 5, 5 / 255).export().to(dtype)
     x = torch.rand(2, 90, 70, generator=torch.Generator().manual_seed(0)).to(dtype)
-    pieces = spline_pieces(potential.slopes, potential.spacing)
-    slow = valid_gradient_torch(x, potential.filters, *pieces, potential.spacing)
-    fast = valid_gradient(x, potential.filters, *pieces, potential.spacing)
+    fast = scale_gradient(x, potential.filters, potential.slopes, potential.spacing, d)
+    monkeypatch.setattr("smadmm.denoisers.ridge.find_spec", lambda name: None)
+    slow = scale_gradient(x, potential.filters, potential.slopes, potential.spacing, d)
     assert fast.dtype == dtype
     assert (fast - slow).abs().max() < tolerance * slow.abs().max()
+
+
+def test_coarse_filters_are_the_composed_ones() -> None:
+    potential, x = random_ridge(scales=(2, 3, 1)), image(1, 1, 14, 15)
+    plain = Ridge(composed(potential.filters, potential.scales).detach(), potential.slopes.detach(), 0.3)
+    torch.testing.assert_close(potential.gradient(x), plain.gradient(x), rtol=1e-11, atol=1e-11)
+    assert potential.certificate() == pytest.approx(plain.certificate(), rel=1e-12)
+    assert potential.radius == plain.radius == 10
+
+
+def test_scales_must_add_up() -> None:
+    with pytest.raises(ValueError, match=r"scales = \(2, 3\) must add up to the number of filters, 6"):
+        random_ridge(scales=(2, 3))
 
 
 def test_several_strips_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,9 +100,10 @@ def test_several_strips_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(potential.gradient(x), whole, rtol=1e-12, atol=1e-12)
 
 
+@SCALES
 @pytest.mark.parametrize("shape", [(12, 12), (11, 7), (4, 3)])
-def test_certificate_bounds_the_hessian_everywhere(shape: tuple[int, int]) -> None:
-    potential = random_ridge(5, 5)
+def test_certificate_bounds_the_hessian_everywhere(shape: tuple[int, int], scales: tuple[int, ...]) -> None:
+    potential = random_ridge(6, 5, scales=scales)
     bound = potential.certificate()
     for seed, scale in enumerate((0.0, 0.05, 0.2, 1.0, 5.0)):
         h = hessian(potential, scale * image(1, 1, *shape, seed=seed))
@@ -101,7 +122,7 @@ def test_certificate_is_tight_where_all_profiles_are_at_their_steepest() -> None
 
 def test_every_value_of_the_free_parameters_exports_below_one() -> None:
     for seed in range(5):
-        free = RidgeParameters(7, 5, 5 / 255, means=seed % 3, seed=seed)
+        free = RidgeParameters(7, 5, 5 / 255, means=seed % 3, seed=seed, coarse=seed % 4, dilation=2 + seed % 2)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in free.parameters():

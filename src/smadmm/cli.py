@@ -65,59 +65,36 @@ def classification(out: Out, data: Data = None, quick: Quick = False, seed: Seed
 Size = Annotated[int, typer.Option("--size", help="Pixels each way: 256 or 512.")]
 
 
-def _ct(name: str, out: str, data: str | None, quick: bool, seed: int, quiet: bool, size: int) -> None:
-    from smadmm.experiments import ct
+def _add_ct(name: str, about: str) -> None:
+    @reproduce.command(name, help=about)
+    def command(
+        out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False, size: Size = 256
+    ) -> None:
+        from smadmm.experiments import ct
 
-    ct.reproduce(name, out, data, quick, seed, progress=not quiet, size=size)
-    typer.echo(f"results.json, results.csv, table.md and figures are in {out}; finished parts in {out}/parts")
-
-
-@reproduce.command("ct-tuning")
-def ct_tuning(
-    out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False, size: Size = 256
-) -> None:
-    """Parameters of every CT method, on training slices."""
-    _ct("ct-tuning", out, data, quick, seed, quiet, size)
+        ct.reproduce(name, out, data, quick, seed, progress=not quiet, size=size)
+        typer.echo(f"results.json, results.csv, table.md and figures are in {out}; finished parts in {out}/parts")
 
 
-@reproduce.command("ct-120")
-def ct_120(
-    out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False, size: Size = 256
-) -> None:
-    """Table 3: sparse-view CT, 120 views."""
-    _ct("ct-120", out, data, quick, seed, quiet, size)
+for _name, _about in {
+    "ct-tuning": "Parameters of every CT method, on training slices.",
+    "ct-120": "Table 3: sparse-view CT, 120 views.",
+    "ct-180": "Table 4: sparse-view CT, 180 views.",
+    "ct-ablation": "Table 5: the momentum a_k = k^-alpha.",
+    "ct-iterations": "Figure 3: SNR over iterations, 120 to 720 views.",
+    "ct-visual": "Figure 2: the images, and the library's default against the published algorithm.",
+}.items():
+    _add_ct(_name, _about)
 
 
-@reproduce.command("ct-180")
-def ct_180(
-    out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False, size: Size = 256
-) -> None:
-    """Table 4: sparse-view CT, 180 views."""
-    _ct("ct-180", out, data, quick, seed, quiet, size)
+@reproduce.command()
+def denoisers(out: Out, data: Data = None, quick: Quick = False, quiet: Quiet = False) -> None:
+    """Noise removed and Lipschitz constants of the shipped denoisers, TV and BM3D on Set12 and CT test slices."""
+    from smadmm.experiments import denoisers as experiment
+    from smadmm.experiments.denoisers_report import table
 
-
-@reproduce.command("ct-ablation")
-def ct_ablation(
-    out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False, size: Size = 256
-) -> None:
-    """Table 5: the momentum a_k = k^-alpha."""
-    _ct("ct-ablation", out, data, quick, seed, quiet, size)
-
-
-@reproduce.command("ct-iterations")
-def ct_iterations(
-    out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False, size: Size = 256
-) -> None:
-    """Figure 3: SNR over iterations, 120 to 720 views."""
-    _ct("ct-iterations", out, data, quick, seed, quiet, size)
-
-
-@reproduce.command("ct-visual")
-def ct_visual(
-    out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False, size: Size = 256
-) -> None:
-    """Figure 2: the images, and the library's default against the published algorithm."""
-    _ct("ct-visual", out, data, quick, seed, quiet, size)
+    typer.echo(table(experiment.reproduce(out, data, quick, progress=not quiet)))
+    typer.echo(f"results.json, table.md and denoisers.png are in {out}; finished parts in {out}/parts")
 
 
 @app.command()
@@ -147,6 +124,49 @@ def classify(
     else:
         settings = command.Settings(graph, alpha, loss, method, epochs, seed, not quiet)
         lines = command.fit(source, test, out, settings, data)
+    for line in lines:
+        typer.echo(line)
+
+
+@app.command("train-denoiser")
+def train_denoiser(
+    sources: Annotated[list[str], typer.Argument(metavar="DIR_OR_FILES", help="Images; CT slices as .npz or .dcm.")],
+    out: Annotated[str, typer.Option("--out", help="File of the weights (.safetensors).")],
+    arch: Annotated[str, typer.Option(help="ridge (Lipschitz constant proved), unshuffled or dncnn.")] = "ridge",
+    sigma: Annotated[float, typer.Option(help="Noise level, in units of 1/255.")] = 5.0,
+    preset: Annotated[str, typer.Option(help="cpu: minutes; paper: 50 epochs of 128 x 128 patches.")] = "cpu",
+    minutes: Annotated[float | None, typer.Option(help="CPU minutes, instead of --steps.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of Adam.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Patches a step.")] = None,
+    patch: Annotated[int | None, typer.Option(help="Width of a patch.")] = None,
+    penalty: Annotated[float | None, typer.Option(help="Networks: weight of the Jacobian penalty.")] = None,
+    target: Annotated[float | None, typer.Option(help="Networks: largest Lip(I - D) at the end.")] = None,
+    also: Annotated[list[str] | None, typer.Option(help="Networks: the penalty looks at these images, too.")] = None,
+    filters: Annotated[int | None, typer.Option(help="Ridge: number of filters.")] = None,
+    size: Annotated[int | None, typer.Option(help="Ridge: width of the filters.")] = None,
+    means: Annotated[int | None, typer.Option(help="Ridge: filters that may have a mean.")] = None,
+    coarse: Annotated[int | None, typer.Option(help="Ridge: filters on a coarser scale.")] = None,
+    dilation: Annotated[int | None, typer.Option(help="Ridge: that scale.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Networks: number of layers.")] = None,
+    channels: Annotated[int | None, typer.Option(help="Networks: their width.")] = None,
+    start: Annotated[
+        str | None, typer.Option(help="Weights to start from: a file or the name of shipped ones.")
+    ] = None,
+    sharp: Annotated[bool, typer.Option("--sharp", help="Use CT slices of sharp kernels, too.")] = False,
+    skip_unreadable: Annotated[bool, typer.Option(help="Go on without files that cannot be used, or stop.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Train a denoiser D = I - grad g with Lip(I - D) < 1. Under torchrun the patches are shared out."""
+    from smadmm.denoisers import command
+
+    changes = {"steps": steps, "rate": rate, "batch": batch, "patch": patch, "penalty": penalty, "target": target}
+    changes |= {"filters": filters, "size": size, "means": means, "coarse": coarse, "dilation": dilation}
+    changes |= {"layers": layers, "channels": channels, "seed": seed}
+    chosen = command.chosen_recipe(arch, sigma, preset, changes)
+    lines = command.run(sources, out, chosen, minutes, start, also or [], resume, skip_unreadable, sharp, not quiet)
     for line in lines:
         typer.echo(line)
 

@@ -6,6 +6,7 @@ file of its own.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -221,11 +222,21 @@ class Simplex(Penalty):
 class Denoised(Prox):
     """A denoiser D in the place of prox: y = D(v), whatever t is. With a denoiser rho is the weight of the prior.
 
-    Images H x W and C x H x W are handed over as 1 x C x H x W if `image` is set, as most networks want them.
+    Images H x W and C x H x W are handed over as 1 x C x H x W if `image` is set, as most networks want them. The
+    theory needs Lip(I - D) < 1: a denoiser whose `lipschitz` is known and larger is warned of, once.
     """
 
     denoiser: Callable[[Tensor], Tensor]
     image: bool = False
+
+    def __post_init__(self) -> None:
+        bound = getattr(self.denoiser, "lipschitz", None)
+        if isinstance(bound, (int, float)) and bound >= 1:
+            warnings.warn(
+                f"Lip(I - D) = {bound:.3f} of this denoiser is not below 1: it need not be a prox and the method may "
+                "not converge; use denoiser.relax(gamma) with a smaller gamma, or other weights",
+                stacklevel=3,
+            )
 
     def prox(self, v: Tensor, t: Step) -> Tensor:
         with torch.no_grad():

@@ -130,7 +130,7 @@ class _Recorder:
 
 
 @contextmanager
-def _interruptible() -> Iterator[list[str]]:
+def interruptible() -> Iterator[list[str]]:
     """Collects SIGINT and SIGTERM instead of dying of them; a second SIGINT acts as usual."""
     caught: list[str] = []
     if threading.current_thread() is not threading.main_thread():
@@ -221,7 +221,7 @@ def run(
         history.append(recorder.row(state, clock))
     limit = EXPLOSION * (1 + float(torch.linalg.vector_norm(state.x)))
     reason = stop.after_step(state, clock)
-    with _interruptible() as signals, _bar(stop, state, progress) as bar:
+    with interruptible() as signals, _bar(stop, state, progress) as bar:
         while reason is None:
             last = state
             begin = time.perf_counter()

@@ -5,10 +5,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from smadmm.denoisers.dncnn import DnCNN
-from smadmm.denoisers.ridge import RidgeParameters
+from smadmm.denoisers.ridge import RidgeParameters, reach
 
 Arch = Literal["ridge", "unshuffled", "dncnn"]
 Preset = Literal["cpu", "paper"]
@@ -30,15 +31,37 @@ class Recipe:
     filters: int = 80  # ridge: filters, their size, and how many of them may have a mean
     size: int = 9
     means: int = 0
+    coarse: int = 0  # ridge: how many of the filters have their taps `dilation` pixels apart
+    dilation: int = 2
     layers: int = 17  # networks
     channels: int = 64
     unshuffle: int = 1
-    penalty: float = 0.0  # weight of the Jacobian penalty, norm above which it acts
-    target: float = 0.9
+    penalty: float = 0.0  # weight of the Jacobian penalty; networks end with at most the norm `target`
+    target: float = 0.95
     penalty_from: float = 0.6  # the part of the steps done before the penalty is switched on
     penalised: int = 2  # patches per step it looks at
     validations: int = 20
     held_out: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("sigma", "steps", "batch", "patch", "rate", "filters", "size", "layers", "channels", "target"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.penalty < 0 or self.target >= 1:
+            raise ValueError(f"penalty must be >= 0 and target < 1, got {self.penalty} and {self.target}")
+        if self.arch == "ridge" and not 0 <= self.means <= self.filters - self.coarse <= self.filters:
+            raise ValueError(
+                f"of {self.filters} filters {self.coarse} cannot be coarse and {self.means} of the others have a mean"
+            )
+        if self.arch == "ridge" and self.patch <= 2 * self.reach:
+            raise ValueError(
+                f"patches of {self.patch} pixels are too small for these filters; use at least {2 * self.reach + 1}"
+            )
+
+    @property
+    def reach(self) -> int:
+        """How far the filters of a ridge potential reach."""
+        return reach(self.size, self.dilation if self.coarse else 1)
 
     def learning_rate(self, step: int) -> float:
         """The paper: rate, then a tenth in the second half; else 50 steps of warm-up and a cosine to 2 %."""
@@ -79,6 +102,15 @@ class Network(nn.Module):
         """y - grad g(y)."""
         return y - self.g.gradient(y)
 
+    @torch.no_grad()
+    def start_from(self, potential: object) -> None:
+        """Take over the weights of a trained network of the same shape."""
+        here = self.g.state_dict()
+        there: dict[str, Tensor] = getattr(potential, "state_dict", dict)()
+        if [t.shape for t in here.values()] != [t.shape for t in there.values()]:
+            raise ValueError("training can start only from weights of the same architecture and size")
+        self.g.load_state_dict(there)
+
     def parameter_groups(self) -> list[dict[str, Any]]:
         """For Adam: one rate for all."""
         return [{"params": list(self.parameters()), "scale": 1.0}]
@@ -91,5 +123,5 @@ class Network(nn.Module):
 def build(of: Recipe) -> RidgeParameters | Network:
     """The trainable model of a recipe."""
     if of.arch == "ridge":
-        return RidgeParameters(of.filters, of.size, of.sigma, of.means, of.seed)
+        return RidgeParameters(of.filters, of.size, of.sigma, of.means, of.seed, of.coarse, of.dilation)
     return Network(of)

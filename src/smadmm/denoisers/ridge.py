@@ -13,9 +13,14 @@ since circular convolutions are diagonal in the Fourier basis of every image siz
 polynomials of degree k - 1 in each variable, so their maximum is at most 1/cos(pi (k-1)/n)^2 times that on
 an n x n grid. The proof covers circular padding and "valid" patches, which are sections of it; not
 reflection.
+
+Filters may live on several scales: at scale d the image is first blurred by the triangle (1, ..., d, ..., 1) /
+d^2 in each direction and the taps of w_c lie d pixels apart. For the bounds w_c is then the composed filter,
+d (k + 1) - 1 pixels wide, at the price of a small one.
 """
 
 import math
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -23,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-STRIP = 4096  # columns per matrix product: keeps patches and responses in the second-level cache
+STRIP = 512  # columns per matrix product: keeps patches and responses in the second-level cache
 GRID = 1024
 
 
@@ -43,20 +48,38 @@ def _pieces(t: Tensor, count: int, spacing: float) -> Tensor:
     return piece + count * torch.arange(t.shape[1], device=t.device)[:, None, None]
 
 
-def valid_gradient_torch(x: Tensor, filters: Tensor, offset: Tensor, slope: Tensor, spacing: float) -> Tensor:
-    """Gradient of the potential without padding, N x H x W, in plain torch: any device, differentiable."""
-    t = F.conv2d(x[:, None], filters[:, None])
+def blur(x: Tensor, d: int) -> Tensor:
+    """x (... x H x W) correlated with the triangle (1, ..., d, ..., 1) / d^2 in both directions, no padding."""
+    for axis in (-1, -2):
+        for _ in range(2 if d > 1 else 0):  # a triangle is a box twice
+            length = x.shape[axis] - d + 1
+            x = torch.stack([x.narrow(axis, shift, length) for shift in range(d)]).mean(0)
+    return x
+
+
+def blur_adjoint(x: Tensor, d: int) -> Tensor:
+    """The transpose of `blur`, which is symmetric: the same after padding by zeros."""
+    return blur(F.pad(x, [2 * d - 2] * 4), d) if d > 1 else x
+
+
+def valid_gradient_torch(
+    x: Tensor, filters: Tensor, offset: Tensor, slope: Tensor, spacing: float, dilation: int = 1
+) -> Tensor:
+    """Gradient of one scale (without its blur), unpadded, N x H x W, in plain torch: any device, differentiable."""
+    t = F.conv2d(x[:, None], filters[:, None], dilation=dilation)
     piece = _pieces(t.detach(), offset.shape[1], spacing)
-    return F.conv_transpose2d(offset.flatten()[piece] + slope.flatten()[piece] * t, filters[:, None])[:, 0]
+    phi = offset.flatten()[piece] + slope.flatten()[piece] * t
+    return F.conv_transpose2d(phi, filters[:, None], dilation=dilation)[:, 0]
 
 
 class _Strips:
     """Responses t = W patches(x) of a batch of images, a strip of rows at a time."""
 
-    def __init__(self, x: Tensor, filters: Tensor) -> None:
+    def __init__(self, x: Tensor, filters: Tensor, dilation: int) -> None:
         self.count, self.height, self.width = x.shape
-        self.size = filters.shape[-1]
-        self.rows, self.cols = self.height - self.size + 1, self.width - self.size + 1
+        self.size, self.dilation = filters.shape[-1], dilation
+        reach = dilation * (self.size - 1)
+        self.rows, self.cols = self.height - reach, self.width - reach
         self.flat = filters.reshape(len(filters), -1).contiguous()
         self.transposed = self.flat.t().contiguous()
         self.step = max(1, STRIP // self.cols)
@@ -67,29 +90,33 @@ class _Strips:
                 yield image, row, min(self.step, self.rows - row)
 
     def patches(self, image: Tensor, row: int, rows: int) -> Tensor:
-        k, pitch = self.size, self.width
-        windows = image[row:].as_strided((k, k, rows, self.cols), (pitch, 1, pitch, 1))
-        return windows.reshape(k * k, rows * self.cols)
+        from smadmm.denoisers.ridge_kernels import gather_patches
+
+        columns = image.new_empty(self.size**2, rows * self.cols)
+        gather_patches(image.numpy(), row, rows, self.size, self.dilation, columns.numpy())
+        return columns
 
 
 class _ValidGradient(torch.autograd.Function):
     """The same on the CPU: strips of patches as columns, two matrix products, compiled spline."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, filters: Tensor, offset: Tensor, slope: Tensor, spacing: float) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, filters: Tensor, offset: Tensor, slope: Tensor, spacing: float, dilation: int
+    ) -> Tensor:
         from smadmm.denoisers.ridge_kernels import scatter_patches, spline
 
-        x = x.contiguous()
+        x, offset, slope = x.contiguous(), offset.contiguous(), slope.contiguous()
         ctx.save_for_backward(x, filters, offset, slope)
-        ctx.spacing = spacing
-        strips, z = _Strips(x, filters), torch.zeros_like(x)
+        ctx.spacing, ctx.dilation = spacing, dilation
+        strips, z = _Strips(x, filters, dilation), torch.zeros_like(x)
         a, b = offset.numpy(), slope.numpy()
         for image, row, rows in strips:
             columns = strips.patches(x[image], row, rows)
             t = strips.flat @ columns
             spline(t.numpy(), a, b, 1 / spacing)
             torch.mm(strips.transposed, t, out=columns)
-            scatter_patches(columns.numpy(), row, rows, strips.size, 1, z[image].numpy())
+            scatter_patches(columns.numpy(), row, rows, strips.size, dilation, z[image].numpy())
         return z
 
     @staticmethod
@@ -99,7 +126,7 @@ class _ValidGradient(torch.autograd.Function):
 
         x, filters, offset, slope = ctx.saved_tensors
         wants_image, wants_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
-        strips, v = _Strips(x, filters), v.contiguous()
+        strips, v = _Strips(x, filters, ctx.dilation), v.contiguous()
         d_x, d_filters = torch.zeros_like(x), torch.zeros_like(strips.flat)
         d_offset, d_slope = (
             torch.zeros_like(offset, dtype=torch.float64),
@@ -117,16 +144,36 @@ class _ValidGradient(torch.autograd.Function):
                 d_filters.addmm_(q, of_x.t()).addmm_(t, of_v.t())
             if wants_image:
                 columns = strips.transposed @ q
-                scatter_patches(columns.numpy(), row, rows, strips.size, 1, d_x[image].numpy())
-        return d_x, d_filters.view_as(filters), d_offset.to(offset), d_slope.to(slope), None
+                scatter_patches(columns.numpy(), row, rows, strips.size, ctx.dilation, d_x[image].numpy())
+        return d_x, d_filters.view_as(filters), d_offset.to(offset), d_slope.to(slope), None, None
 
 
-def valid_gradient(x: Tensor, filters: Tensor, offset: Tensor, slope: Tensor, spacing: float) -> Tensor:
-    """Gradient of the potential without padding, N x H x W: compiled if on the CPU and numba is there."""
+def scale_gradient(x: Tensor, filters: Tensor, slopes: Tensor, spacing: float, d: int) -> Tensor:
+    """Gradient of the terms of scale d, without padding, N x H x W: compiled if on the CPU and numba is there."""
+    x, (offset, slope) = blur(x, d), spline_pieces(slopes, spacing)
     if x.device.type != "cpu" or find_spec("numba") is None:
-        return valid_gradient_torch(x, filters, offset, slope, spacing)
-    z: Tensor = _ValidGradient.apply(x, filters, offset.contiguous(), slope.contiguous(), spacing)  # type: ignore[no-untyped-call]
-    return z
+        return blur_adjoint(valid_gradient_torch(x, filters, offset, slope, spacing, d), d)
+    z: Tensor = _ValidGradient.apply(x, filters, offset, slope, spacing, d)  # type: ignore[no-untyped-call]
+    return blur_adjoint(z, d)
+
+
+def parts(scales: Sequence[int]) -> list[tuple[int, slice]]:
+    """Every scale d = 1, 2, ... that has filters, and where they are; scales[d - 1] is how many."""
+    ends = [sum(scales[: d + 1]) for d in range(len(scales))]
+    return [(d + 1, slice(end - scales[d], end)) for d, end in enumerate(ends) if scales[d]]
+
+
+def composed(filters: Tensor, scales: Sequence[int]) -> Tensor:
+    """The filters with their dilation and blur written out, all of the size of the largest."""
+    k = filters.shape[-1]
+    largest = max(reach(k, d) for d, _ in parts(scales)) + 1
+    done = []
+    for d, part in parts(scales):
+        full = filters.new_zeros(len(filters[part]), d * (k - 1) + 1, d * (k - 1) + 1)
+        full[:, ::d, ::d] = filters[part]
+        full = blur_adjoint(full, d)
+        done.append(F.pad(full, [0, largest - full.shape[-1]] * 2))
+    return torch.cat(done)
 
 
 def _largest(filters: Tensor, weights: Tensor, grid: int) -> Tensor:
@@ -144,65 +191,90 @@ def _largest(filters: Tensor, weights: Tensor, grid: int) -> Tensor:
 
 
 def spectral_bounds(filters: Tensor, slopes: Tensor, grid: int) -> tuple[Tensor, Tensor]:
-    """max P and max N of the module docstring on a grid x grid sampling of the frequencies."""
+    """max P and max N of the module docstring on a grid x grid sampling, for composed filters."""
     upper = _largest(filters, slopes.clamp(min=0).amax(1), grid)
     lower = _largest(filters, (-slopes).clamp(min=0).amax(1), grid)
     return upper, lower
 
 
+def reach(size: int, d: int) -> int:
+    """How far away the pixels may be on which a pixel of grad g depends, at scale d."""
+    return d * (size + 1) - 2
+
+
+def _wrap(x: Tensor, more: int) -> Tensor:
+    """x (N x H x W) continued periodically by so many rows and columns."""
+    rows = torch.arange(x.shape[1] + more, device=x.device) % x.shape[1]
+    cols = torch.arange(x.shape[2] + more, device=x.device) % x.shape[2]
+    return x[:, rows][:, :, cols]
+
+
+def _fold(z: Tensor, height: int, width: int) -> Tensor:
+    """The transpose of `_wrap`: every pixel the sum of its copies."""
+    rows, cols = z.shape[1] - height, z.shape[2] - width
+    if height >= rows and width >= cols:
+        z = torch.cat([z[:, :rows] + z[:, height:], z[:, rows:height]], 1)
+        return torch.cat([z[..., :cols] + z[..., width:], z[..., cols:width]], -1)
+    row = torch.arange(z.shape[1], device=z.device) % height
+    col = torch.arange(z.shape[2], device=z.device) % width
+    z = z.new_zeros(len(z), height, z.shape[2]).index_add(1, row, z)
+    return z.new_zeros(len(z), height, width).index_add(2, col, z)
+
+
+def _profile_values(t: Tensor, slopes: Tensor, spacing: float) -> Tensor:
+    """psi_c of the responses t (N x C x H x W)."""
+    offset, slope = spline_pieces(slopes, spacing)
+    count, half = slope.shape[1], slope.shape[1] // 2
+    knot = spacing * (torch.arange(count, dtype=t.dtype, device=t.device) - half)  # left end of each piece
+    knot[0] = knot[1]
+    phi = offset + slope * knot
+    rise = (phi[:, half:-1] * spacing + slopes * spacing**2 / 2).cumsum(1)
+    right = F.pad(rise, (1, 0))  # psi at the knots 0, spacing, ...
+    base = torch.cat([right[:, -1:], right.flip(1)[:, :-1], right], 1)
+    piece = _pieces(t.detach(), count, spacing)
+    beyond = t - knot.expand_as(slope).flatten()[piece]
+    return base.flatten()[piece] + phi.flatten()[piece] * beyond + slope.flatten()[piece] * beyond**2 / 2
+
+
 class Ridge(nn.Module):
-    """g(x) = sum_c sum_p psi_c((w_c * x)_p): filters C x k x k, slopes C x J on knots `spacing` apart."""
+    """g(x) = sum_c sum_p psi_c((w_c * x)_p): filters C x k x k, slopes C x J on knots `spacing` apart.
+
+    scales[d - 1] of the filters, in their order, have dilation d; by default all have dilation 1.
+    """
 
     alignment = 1
     circular = True
 
-    def __init__(self, filters: Tensor, slopes: Tensor, spacing: float) -> None:
+    def __init__(self, filters: Tensor, slopes: Tensor, spacing: float, scales: Sequence[int] = ()) -> None:
         super().__init__()
         self.filters, self.slopes = nn.Parameter(filters), nn.Parameter(slopes)
-        self.spacing = spacing
-        self.radius = filters.shape[-1] - 1  # a pixel of grad g depends on pixels at most this far away
-
-    def _wrapped(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        rows = torch.arange(x.shape[-2] + self.radius, device=x.device) % x.shape[-2]
-        cols = torch.arange(x.shape[-1] + self.radius, device=x.device) % x.shape[-1]
-        return x[:, 0][:, rows][:, :, cols], rows, cols
+        self.spacing, self.scales = spacing, tuple(scales) or (len(filters),)
+        if sum(self.scales) != len(filters):
+            raise ValueError(f"scales = {self.scales} must add up to the number of filters, {len(filters)}")
+        self.radius = max(reach(filters.shape[-1], d) for d, _ in parts(self.scales))
 
     def forward(self, x: Tensor) -> Tensor:
         """g of every image of a batch N x 1 x H x W."""
-        slopes, spacing = self.slopes, self.spacing
-        t = F.conv2d(self._wrapped(x)[0][:, None], self.filters[:, None])
-        offset, slope = spline_pieces(slopes, spacing)
-        count, half = slope.shape[1], slope.shape[1] // 2
-        knot = spacing * (torch.arange(count, dtype=t.dtype, device=t.device) - half)  # left end of each piece
-        knot[0] = knot[1]
-        width = slopes.new_full((slopes.shape[1],), spacing)
-        start = (offset + slope * knot)[:, half:-1]
-        rise = (start * width + slopes * width**2 / 2).cumsum(1)
-        right = torch.cat([rise.new_zeros(len(rise), 1), rise], 1)  # psi at the knots 0, spacing, ...
-        base = torch.cat([right[:, -1:], right.flip(1)[:, :-1], right], 1)
-        piece = _pieces(t.detach(), count, spacing)
-        left = (knot.expand_as(slope)).flatten()[piece]
-        phi = (offset + slope * knot).flatten()[piece]
-        value = base.flatten()[piece] + phi * (t - left) + slope.flatten()[piece] * (t - left) ** 2 / 2
-        return value.sum((1, 2, 3))
+        total = x.new_zeros(len(x))
+        for d, part in parts(self.scales):
+            padded = blur(_wrap(x[:, 0], reach(self.filters.shape[-1], d)), d)
+            t = F.conv2d(padded[:, None], self.filters[part][:, None], dilation=d)
+            total = total + _profile_values(t, self.slopes[part], self.spacing).sum((1, 2, 3))
+        return total
 
     def gradient(self, x: Tensor) -> Tensor:
         """grad g of every image of a batch N x 1 x H x W, padded circularly."""
-        padded, rows, cols = self._wrapped(x)
-        z = valid_gradient(padded, self.filters, *spline_pieces(self.slopes, self.spacing), self.spacing)
-        height, width = x.shape[-2:]
-        if height >= self.radius and width >= self.radius:
-            top = torch.cat([z[:, : self.radius] + z[:, height:], z[:, self.radius : height]], 1)
-            z = torch.cat([top[..., : self.radius] + top[..., width:], top[..., self.radius : width]], -1)
-        else:
-            z = z.new_zeros(len(z), height, z.shape[2]).index_add(1, rows, z)
-            z = z.new_zeros(len(z), height, width).index_add(2, cols, z)
-        return z[:, None]
+        total = torch.zeros_like(x[:, 0])
+        for d, part in parts(self.scales):
+            padded = _wrap(x[:, 0], reach(self.filters.shape[-1], d))
+            z = scale_gradient(padded, self.filters[part], self.slopes[part], self.spacing, d)
+            total = total + _fold(z, *total.shape[1:])
+        return total[:, None]
 
     @torch.no_grad()
     def certificate(self) -> float:
         """A proved upper bound of |Hess g| at every image of every size."""
-        upper, lower = spectral_bounds(self.filters.double(), self.slopes.double(), GRID)
+        upper, lower = spectral_bounds(composed(self.filters.double(), self.scales), self.slopes.double(), GRID)
         between_grid_points = 1 / math.cos(math.pi * self.radius / GRID) ** 2
         return max(float(upper), float(lower)) * between_grid_points
 
@@ -211,32 +283,60 @@ class RidgeParameters(nn.Module):
     """Free parameters whose every value gives a Ridge of Lipschitz constant `bound` on the training grid.
 
     Filters are centred (but for the first `means`) and normalised; slopes are scaled so that max P = bound,
-    then the negative ones so that max N <= bound.
+    then the negative ones so that max N <= bound. `coarse` of the filters have dilation `dilation`.
     Start: cosine filters, slopes of t / (1 + (t / 2.5 sigma)^4).
     """
 
-    def __init__(self, filters: int, size: int, sigma: float, means: int = 0, seed: int = 0, knots: int = 24) -> None:
+    def __init__(
+        self,
+        filters: int,
+        size: int,
+        sigma: float,
+        means: int = 0,
+        seed: int = 0,
+        coarse: int = 0,
+        dilation: int = 2,
+        knots: int = 24,
+    ) -> None:
         super().__init__()
-        self.bound, self.spacing, self.means, self.margin = 0.99, 0.4 * sigma, means, size - 1
+        self.bound, self.spacing, self.means = 0.99, 0.4 * sigma, means
+        self.scales = (filters - coarse,) + ((0,) * (dilation - 2) + (coarse,) if coarse else ())
+        self.margin = max(reach(size, d) for d, _ in parts(self.scales))
         self.grid = 96
         generator = torch.Generator().manual_seed(seed)
-        start = _first_filters(filters, size, means)
+        start = _first_filters(filters - coarse, size, means)
+        if coarse:
+            low = cosine_filters(size)[1:]
+            start = torch.cat([start, low[torch.arange(coarse) % len(low)]])
         jitter = 0.02 * torch.randn(start.shape, generator=generator)
         self.filters = nn.Parameter(start + jitter)
         t = 0.4 * torch.arange(knots + 1)
         self.slopes = nn.Parameter(torch.diff(t / (1 + (t / 2.5) ** 4)).div(0.4).repeat(filters, 1))
         self.log_weights = nn.Parameter(torch.zeros(filters))
 
+    @torch.no_grad()
+    def start_from(self, potential: object) -> None:
+        """Take over filters and profiles of a trained potential of the same shape."""
+        alike = isinstance(potential, Ridge) and potential.scales == self.scales
+        if not isinstance(potential, Ridge) or not alike or potential.filters.shape != self.filters.shape:
+            raise ValueError("training can start only from weights of the same architecture and size")
+        weights = potential.slopes.abs().amax(1).clamp(min=1e-6)
+        self.filters.copy_(potential.filters)
+        self.slopes.copy_(potential.slopes / weights[:, None])
+        self.log_weights.copy_(weights.log() - weights.log().mean())
+
     def effective(self) -> tuple[Tensor, Tensor]:
         """Filters and slopes that satisfy the bound, differentiable in the free parameters."""
         mean = self.filters.mean((1, 2), keepdim=True)
         mean = mean * (torch.arange(len(mean)) >= self.means)[:, None, None]
         filters = self.filters - mean
-        filters = filters / filters.flatten(1).norm(dim=1)[:, None, None]
+        full = composed(filters, self.scales)
+        norm = full.flatten(1).norm(dim=1)[:, None, None]
+        filters, full = filters / norm, full / norm
         slopes = self.slopes * self.log_weights.exp()[:, None]
-        upper, _ = spectral_bounds(filters, slopes, self.grid)
+        upper, _ = spectral_bounds(full, slopes, self.grid)
         slopes = slopes * (self.bound / upper)
-        _, lower = spectral_bounds(filters, slopes, self.grid)
+        _, lower = spectral_bounds(full, slopes, self.grid)
         shrink = (self.bound / lower.clamp(min=1e-9)).clamp(max=1)
         return filters, torch.where(slopes > 0, slopes, slopes * shrink)
 
@@ -247,15 +347,16 @@ class RidgeParameters(nn.Module):
 
     def denoise_patches(self, y: Tensor) -> Tensor:
         """y - grad g(y) on patches N x 1 x H x W without padding: right but for `margin` at the border."""
-        filters, slopes = self.effective()
-        z = valid_gradient(y[:, 0], filters, *spline_pieces(slopes, self.spacing), self.spacing)
-        return y - z[:, None]
+        (filters, slopes), x = self.effective(), y[:, 0]
+        for d, part in parts(self.scales):
+            y = y - scale_gradient(x, filters[part], slopes[part], self.spacing, d)[:, None]
+        return y
 
     @torch.no_grad()
     def export(self) -> Ridge:
         """The potential, rescaled so that its certificate is at most `bound`."""
         filters, slopes = self.effective()
-        potential = Ridge(filters.detach().clone(), slopes.detach().clone(), self.spacing)
+        potential = Ridge(filters.detach().clone(), slopes.detach().clone(), self.spacing, self.scales)
         potential.slopes.mul_(min(1.0, (self.bound - 1e-6) / potential.certificate()))
         return potential
 

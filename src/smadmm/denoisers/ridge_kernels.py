@@ -14,6 +14,19 @@ BLOCK = 512
 
 
 @njit(cache=True, fastmath=True)
+def gather_patches(image: Array, row: int, rows: int, size: int, dilation: int, columns: Array) -> None:
+    """columns[i size + j, (r, s)] = image[row + r + i dilation, s + j dilation]."""
+    width = image.shape[1] - (size - 1) * dilation
+    for i in range(size):
+        for j in range(size):
+            for r in range(rows):
+                source = image[row + r + i * dilation, j * dilation : j * dilation + width]
+                target = columns[i * size + j, r * width : (r + 1) * width]
+                for s in range(width):
+                    target[s] = source[s]
+
+
+@njit(cache=True, fastmath=True)
 def scatter_patches(columns: Array, row: int, rows: int, size: int, dilation: int, image: Array) -> None:
     """image[row + r + i dilation, s + j dilation] += columns[i size + j, (r, s)]."""
     width = image.shape[1] - (size - 1) * dilation

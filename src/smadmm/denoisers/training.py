@@ -2,7 +2,7 @@
 
 Ridge potentials satisfy Lip(grad g) < 1 by construction. For the networks a penalty on the Jacobian is
 added, and at the end the potential is scaled by gamma <= 1 so that the value measured on held-out training
-images is at most .9. Randomness is a function of (seed, step), the learning rate a function of the step: a
+images is at most .95. Randomness is a function of (seed, step), the learning rate a function of the step: a
 run stopped anywhere and resumed from its checkpoint is bit-equal to one that was never stopped. Under
 torchrun every rank draws the same patches, takes its share, and gradients are averaged.
 """
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -24,11 +24,14 @@ from smadmm.denoisers.dncnn import DnCNN
 from smadmm.denoisers.gradient_step import GradientStep
 from smadmm.denoisers.jacobian import lipschitz, symmetric_norm
 from smadmm.denoisers.patches import hold_out
-from smadmm.denoisers.recipes import Arch, Preset, Recipe, recipe
+from smadmm.denoisers.recipes import Recipe
 from smadmm.denoisers.ridge import Ridge
-from smadmm.denoisers.training_report import write_card, write_curves
+from smadmm.denoisers.training_report import command, write_card, write_curves
 from smadmm.denoisers.training_run import Run, rank_and_world
-from smadmm.denoisers.weights_file import save
+from smadmm.denoisers.weights_file import load, save
+from smadmm.run import interruptible
+
+SAVE_EVERY = 60.0  # seconds between checkpoints
 
 
 def psnrs(denoise: Callable[[Tensor], Tensor], images: Sequence[Tensor], sigma: float, seed: int = 1) -> list[float]:
@@ -68,13 +71,13 @@ def _validate(run: Run, held_out: list[Image]) -> dict[str, float]:
     }
 
 
-def _calibrate(potential: Ridge | DnCNN, held_out: list[Image], sigma: float) -> float:
-    """Lip(grad g): the certificate, or the value on held-out images after scaling it to at most .9."""
+def _calibrate(potential: Ridge | DnCNN, held_out: list[Image], recipe: Recipe) -> float:
+    """Lip(grad g): the certificate, or the value on held-out images after scaling it to at most the target."""
     if isinstance(potential, Ridge):
         return potential.certificate()
     images = [image.pixels[None, None] for image in held_out]
-    measured = lipschitz(GradientStep(potential), images, sigma).largest
-    gamma = min(1.0, 0.9 / measured)
+    measured = lipschitz(GradientStep(potential), images, recipe.sigma).largest
+    gamma = min(1.0, recipe.target / measured)
     potential.scale_(gamma)
     return gamma * measured
 
@@ -94,89 +97,66 @@ class Trained:
 def train(
     data: Sequence[Path],
     out: Path,
-    arch: Arch = "ridge",
-    sigma: float = 5.0,
-    preset: Preset = "cpu",
-    minutes: float | None = None,
-    steps: int | None = None,
-    penalty: float | None = None,
-    filters: int | None = None,
-    size: int | None = None,
-    means: int | None = None,
-    layers: int | None = None,
-    channels: int | None = None,
-    batch: int | None = None,
-    patch: int | None = None,
-    rate: float | None = None,
-    seed: int = 0,
-    on_error: Literal["stop", "skip"] = "stop",
-    sharp: bool = False,
-    progress: bool = True,
-) -> Trained:
-    """Train on files or folders of images and CT slices; None keeps the preset's value; sigma in 1/255."""
-    if preset == "paper" and minutes is not None:
-        raise ValueError(
-            f"the preset 'paper' runs 50 epochs, not {minutes} minutes; use preset='cpu' or leave out minutes"
-        )
-    changes: dict[str, Any] = {
-        "steps": steps,
-        "penalty": penalty,
-        "filters": filters,
-        "size": size,
-        "means": means,
-    }
-    changes |= {
-        "layers": layers,
-        "channels": channels,
-        "batch": batch,
-        "patch": patch,
-        "rate": rate,
-        "seed": seed,
-    }
-    changes = {name: value for name, value in changes.items() if value is not None}
-    chosen = replace(recipe(arch, sigma / 255, preset), **changes)
-    if steps is not None:
-        chosen = replace(chosen, epochs=0)
-    trained = train_recipe(data, out, chosen, minutes, on_error, sharp, progress=progress)
-    assert trained is not None
-    return trained
-
-
-def train_recipe(
-    data: Sequence[Path],
-    out: Path,
     chosen: Recipe,
     minutes: float | None = None,
+    start: Path | None = None,
+    also: Sequence[Path] = (),
+    resume: bool = False,
     on_error: Literal["stop", "skip"] = "stop",
     sharp: bool = False,
-    stop_after: int | None = None,
-    save_every: float = 60.0,
     progress: bool = True,
+    stop_after: int | None = None,
 ) -> Trained | None:
-    """Follow a recipe, resuming from the checkpoint beside `out` if there is one.
+    """Follow a recipe on files and folders of images and CT slices; None if interrupted before the end.
 
-    `minutes` sets its steps from the measured CPU time of a step; `stop_after` interrupts after so many steps
-    (and returns None). Beside the weights `out`: .checkpoint, .json (card), .csv and .png (learning curves).
+    `minutes` sets the steps from the measured CPU time of a step; `start` are weights to begin with; the Jacobian
+    penalty and the final measurement of a network look at the images `also`, too; `stop_after` interrupts after so
+    many steps, as Ctrl-C does. Beside the weights `out`: .checkpoint until they are finished, .json (card), .csv
+    and .png (learning curves).
     """
     _join_processes()
+    checkpoint = out.with_suffix(".checkpoint")
+    _refuse_to_overwrite(out, checkpoint, resume)
+    images, held_out = _read(data, chosen, on_error, sharp)
+    others, held_others = _read(also, chosen, on_error, sharp) if also else ([], [])
+    chosen = chosen.for_images(sum(image.pixels.numel() for image in images))
+    if resume:
+        run = Run.restore(checkpoint, images, others)
+        if replace(run.recipe, steps=1) != replace(chosen, steps=1):
+            raise ValueError(f"{checkpoint} belongs to another recipe, {run.recipe}; remove it or choose another out")
+    else:
+        if minutes is not None:
+            chosen = replace(chosen, steps=_steps_in(minutes, chosen, images))
+        run = Run(chosen, images, others)
+        if start is not None:
+            run.model.start_from(load(start).g)
+    if not _loop(run, held_out, checkpoint, stop_after, progress):
+        return None
+    return _finish(run, held_out, held_others, out, command(run.recipe, data, out, start, also, sharp))
+
+
+def _refuse_to_overwrite(out: Path, checkpoint: Path, resume: bool) -> None:
+    if out.suffix != ".safetensors":
+        raise ValueError(f"weights go into a file with the ending .safetensors, got {out}")
+    if resume and not checkpoint.exists():
+        raise ValueError(f"there is no {checkpoint} to resume from")
+    if not resume and checkpoint.exists():
+        raise ValueError(f"{checkpoint} holds an unfinished run; resume it, remove it, or choose another out")
+    if out.exists():
+        raise ValueError(f"{out} is there already; remove it or choose another out")
+
+
+def _read(
+    data: Sequence[Path], chosen: Recipe, on_error: Literal["stop", "skip"], sharp: bool
+) -> tuple[list[Image], list[Image]]:
+    """Images to train on, and images held out."""
     images = read_images(data, chosen.patch, on_error, sharp)
     images, held_out = hold_out(images, min(chosen.held_out, len(images) // 5), chosen.seed)
     if not held_out:
         raise ValueError(
             f"{len(images)} images are too few to hold some out for validation; give at least 5 files or patients"
         )
-    chosen = chosen.for_images(sum(image.pixels.numel() for image in images))
-    checkpoint = out.with_suffix(".checkpoint")
-    if checkpoint.exists():
-        run = Run.restore(checkpoint, images)
-        if replace(run.recipe, steps=0) != replace(chosen, steps=0):
-            raise ValueError(f"{checkpoint} belongs to another recipe, {run.recipe}; remove it or choose another out")
-    else:
-        if minutes is not None:
-            chosen = replace(chosen, steps=_steps_in(minutes, chosen, images))
-        run = Run(chosen, images)
-    done = _loop(run, held_out, checkpoint, stop_after, save_every, progress)
-    return _finish(run, held_out, data, out) if done else None
+    return images, held_out
 
 
 def _steps_in(minutes: float, chosen: Recipe, images: list[Image]) -> int:
@@ -193,29 +173,26 @@ def _steps_in(minutes: float, chosen: Recipe, images: list[Image]) -> int:
     return int(steps)
 
 
-def _loop(
-    run: Run,
-    held_out: list[Image],
-    checkpoint: Path,
-    stop_after: int | None,
-    save_every: float,
-    progress: bool,
-) -> bool:
-    """Advance to the last step, or by stop_after steps; whether the last step was reached."""
+def _loop(run: Run, held_out: list[Image], checkpoint: Path, stop_after: int | None, progress: bool) -> bool:
+    """Advance to the last step, to an interruption, or by stop_after steps; whether the last step was reached."""
     first = rank_and_world()[0] == 0
     every = max(1, run.recipe.steps // run.recipe.validations)
     last = run.recipe.steps if stop_after is None else min(run.recipe.steps, run.step + stop_after)
     saved = time.monotonic()
-    with tqdm(total=run.recipe.steps, initial=run.step, disable=not (progress and first), mininterval=5) as bar:
-        while run.step < last:
+    hidden = None if progress and first else True
+    with (
+        interruptible() as signals,
+        tqdm(total=run.recipe.steps, initial=run.step, disable=hidden, mininterval=2) as bar,
+    ):
+        while run.step < last and not _any_process(bool(signals)):
             start = time.process_time()
             run.advance()
             run.seconds += time.process_time() - start
             bar.update()
             if first and (run.step % every == 0 or run.step == run.recipe.steps):
                 run.history.append(_validate(run, held_out))
-                bar.set_postfix(loss=f"{run.average:.4f}", psnr=f"{run.history[-1]['psnr']:.3f}")
-            if first and time.monotonic() - saved > save_every:
+                bar.set_postfix({key: f"{run.history[-1][key]:.3f}" for key in ("loss", "psnr", "lipschitz")})
+            if first and time.monotonic() - saved > SAVE_EVERY:
                 run.save(checkpoint)
                 saved = time.monotonic()
     if first:
@@ -223,14 +200,24 @@ def _loop(
     return run.step >= run.recipe.steps
 
 
-def _finish(run: Run, held_out: list[Image], data: Sequence[Path], out: Path) -> Trained:
+def _any_process(signalled: bool) -> bool:
+    """Whether any process was interrupted: all must stop at the same step."""
+    if rank_and_world()[1] == 1:
+        return signalled
+    flag = torch.tensor(int(signalled))
+    torch.distributed.all_reduce(flag)
+    return bool(flag)
+
+
+def _finish(run: Run, held_out: list[Image], held_others: list[Image], out: Path, repeat: str) -> Trained:
     potential = run.model.export()
-    bound = _calibrate(potential, held_out, run.recipe.sigma)
+    bound = _calibrate(potential, held_out + held_others, run.recipe)
     quality = psnr(GradientStep(potential), [image.pixels[None, None] for image in held_out], run.recipe.sigma)
     if rank_and_world()[0] == 0:
         save(potential, out, run.recipe.sigma, bound)
-        write_card(run, held_out, data, out, quality, bound)
+        write_card(run, held_out, out, repeat, quality, bound)
         write_curves(run.history, out)
+        out.with_suffix(".checkpoint").unlink()
     return Trained(out, run.recipe, quality, bound, run.seconds, run.history)
 
 

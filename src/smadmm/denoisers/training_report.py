@@ -10,13 +10,19 @@ from smadmm.data.images import Image
 from smadmm.denoisers.recipes import Preset, Recipe, recipe
 from smadmm.denoisers.training_run import Run
 from smadmm.denoisers.weights_file import sha256
+from smadmm.files import atomic_write
+
+LICENCE = "BSD-3-Clause, as the package smadmm"
 
 OPTIONS = (
     "steps",
     "penalty",
+    "target",
     "filters",
     "size",
     "means",
+    "coarse",
+    "dilation",
     "layers",
     "channels",
     "batch",
@@ -26,19 +32,19 @@ OPTIONS = (
 )
 
 
-def _command(chosen: Recipe, data: Sequence[Path], out: Path) -> str:
+def command(
+    chosen: Recipe, data: Sequence[Path], out: Path, start: Path | None, also: Sequence[Path], sharp: bool
+) -> str:
     """The command line that repeats a run."""
     preset: Preset = "paper" if chosen.decay == "halves" else "cpu"
     usual = asdict(recipe(chosen.arch, chosen.sigma, preset))
-    options = [name for name in OPTIONS if asdict(chosen)[name] != usual[name]]
-    texts = [f"--{name} {asdict(chosen)[name]}" for name in options]
-    words = [
-        "smadmm train-denoiser",
-        *(path.name for path in data),
-        f"--arch {chosen.arch}",
-        f"--preset {preset}",
-    ]
-    return " ".join([*words, f"--sigma {255 * chosen.sigma:g}", *texts, f"--out {out.name}"])
+    words = ["smadmm train-denoiser", *(path.name for path in data), f"--arch {chosen.arch}", f"--preset {preset}"]
+    words.append(f"--sigma {255 * chosen.sigma:g}")
+    words += [f"--{name} {value}" for name, value in asdict(chosen).items() if name in OPTIONS and value != usual[name]]
+    words += [f"--start {start.name}"] if start else []
+    words += [f"--also {path.name}" for path in also]
+    words += ["--sharp"] if sharp else []
+    return " ".join([*words, f"--out {out.name}"])
 
 
 def _count(images: list[Image]) -> str:
@@ -47,11 +53,11 @@ def _count(images: list[Image]) -> str:
     return f"{len(images)} of {len({image.group for image in images})} groups: {shown}"
 
 
-def write_card(run: Run, held_out: list[Image], data: Sequence[Path], out: Path, psnr: float, bound: float) -> None:
+def write_card(run: Run, held_out: list[Image], out: Path, repeat: str, psnr: float, bound: float) -> None:
     """The card `out`.json: where the weights come from and what holds for them."""
     proved = run.recipe.arch == "ridge"
     about = {
-        "command": _command(run.recipe, data, out),
+        "command": repeat,
         "seed": run.recipe.seed,
         "training_images": _count(run.images),
         "held_out_images": _count(held_out),
@@ -60,9 +66,9 @@ def write_card(run: Run, held_out: list[Image], data: Sequence[Path], out: Path,
         "lipschitz": bound,
         "lipschitz_is": "proved for every image" if proved else "measured on the held-out images",
         "sha256": sha256(out),
-        "licence": "the licence of this package",
+        "licence": LICENCE,
     }
-    out.with_suffix(".json").write_text(json.dumps(about, indent=1) + "\n")
+    atomic_write(out.with_suffix(".json"), (json.dumps(about, indent=1) + "\n").encode())
 
 
 def write_curves(history: list[dict[str, float]], out: Path) -> None:

@@ -3,7 +3,8 @@
     loss = |D(x + sigma n) - x|^2 / (sigma^2 pixels)  +  weight * mean max(|J(z) v| - target, 0)^2
 
 The second term, for networks only and in the last part of the run, since it doubles the cost of a step:
-J = Hess g, v its top eigenvector, z = x + a sigma n with a uniform in [0, 1].
+J = Hess g, v its top eigenvector, z = x + a sigma n with a uniform in [0, 1], for some of the patches x and as
+many of other images (of another kind than those to be denoised), if there are any.
 """
 
 import json
@@ -22,31 +23,44 @@ from smadmm.denoisers.ridge import RidgeParameters
 from smadmm.files import atomic_write
 
 
-def _penalty(model: Network, recipe: Recipe, clean: Tensor, noisy: Tensor, rng: np.random.Generator) -> Tensor:
-    count = min(recipe.penalised, len(clean))
-    part = torch.from_numpy(rng.random((count, 1, 1, 1), dtype=np.float32))
-    z = (clean[:count] + part * (noisy[:count] - clean[:count])).requires_grad_()
+def _share(patches: Tensor) -> Tensor:
+    """The patches of this process, of those that all processes have drawn alike."""
+    rank, world = rank_and_world()
+    return patches[rank::world]
+
+
+def _penalty(model: Network, recipe: Recipe, z: Tensor, rng: np.random.Generator) -> Tensor:
+    """Mean over all patches z, as far as this process adds to it."""
     v = torch.from_numpy(rng.standard_normal(z.shape, dtype=np.float32))
+    count, z, v = len(z), _share(z).requires_grad_(), _share(v)
+    if not len(z):
+        return torch.zeros(())
     _, v = symmetric_norm(model.g.gradient, z, v, iterations=8)
     (u,) = torch.autograd.grad(model.g.gradient(z), z, v, create_graph=True)
     excess: Tensor = (u.flatten(1).norm(dim=1) - recipe.target).clamp(min=0)
-    loss: Tensor = recipe.penalty * excess.square().mean()
+    loss: Tensor = recipe.penalty * excess.square().sum() / count
     return loss
 
 
-def _loss(model: RidgeParameters | Network, recipe: Recipe, images: list[Image], step: int) -> Tensor:
+def _loss(
+    model: RidgeParameters | Network, recipe: Recipe, images: list[Image], others: list[Image], step: int
+) -> Tensor:
+    """The loss of a step, as far as this process adds to it: the sum over the processes is the loss."""
     rng = np.random.Generator(np.random.Philox(key=[recipe.seed, step]))
     clean = random_patches(images, recipe.batch, recipe.patch, rng)
-    noise = torch.from_numpy(rng.standard_normal(clean.shape, dtype=np.float32))
-    rank, world = rank_and_world()
-    clean, noise = clean[rank::world], noise[rank::world]
-    noisy = clean + recipe.sigma * noise
-    error = model.denoise_patches(noisy) - clean
-    m = model.margin
-    error = error[..., m : error.shape[-2] - m, m : error.shape[-1] - m]
-    loss = error.square().mean() / recipe.sigma**2
+    noise = recipe.sigma * torch.from_numpy(rng.standard_normal(clean.shape, dtype=np.float32))
+    m, loss = model.margin, torch.zeros(())
+    if len(_share(clean)):
+        error = model.denoise_patches(_share(clean + noise)) - _share(clean)
+        error = error[..., m : error.shape[-2] - m, m : error.shape[-1] - m]
+        loss = error.square().mean() / recipe.sigma**2 * (len(error) / len(clean))
     if recipe.penalty and step >= recipe.penalty_from * recipe.steps and isinstance(model, Network):
-        loss = loss + _penalty(model, recipe, clean, noisy, rng)
+        x = clean[: recipe.penalised]
+        if others:
+            x = torch.cat([x, random_patches(others, recipe.penalised, recipe.patch, rng)])
+            noise = recipe.sigma * torch.from_numpy(rng.standard_normal(x.shape, dtype=np.float32))
+        part = torch.from_numpy(rng.random((len(x), 1, 1, 1), dtype=np.float32))
+        loss = loss + _penalty(model, recipe, x + part * noise[: len(x)], rng)
     return loss
 
 
@@ -60,8 +74,8 @@ def rank_and_world() -> tuple[int, int]:
 class Run:
     """The state of a training run: model, Adam, step, history. One `advance` is one step."""
 
-    def __init__(self, recipe: Recipe, images: list[Image]) -> None:
-        self.recipe, self.images, self.step = recipe, images, 0
+    def __init__(self, recipe: Recipe, images: list[Image], others: list[Image] | None = None) -> None:
+        self.recipe, self.images, self.others, self.step = recipe, images, others or [], 0
         self.model = build(recipe)
         self.adam = torch.optim.Adam(self.model.parameter_groups(), betas=(0.9, 0.99))
         self.history: list[dict[str, float]] = []
@@ -72,20 +86,24 @@ class Run:
         for group in self.adam.param_groups:
             group["lr"] = group["scale"] * self.recipe.learning_rate(self.step)
         self.adam.zero_grad()
-        loss = _loss(self.model, self.recipe, self.images, self.step)
-        loss.backward()
+        loss = _loss(self.model, self.recipe, self.images, self.others, self.step)
+        if loss.requires_grad:
+            loss.backward()
         if rank_and_world()[1] > 1:
             for parameter in self.model.parameters():
-                assert parameter.grad is not None
+                if parameter.grad is None:  # this process had no patch
+                    parameter.grad = torch.zeros_like(parameter)
                 torch.distributed.all_reduce(parameter.grad)
-                parameter.grad.div_(rank_and_world()[1])
         if self.recipe.arch != "ridge":
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.adam.step()
+        value = loss.detach().clone()
+        if rank_and_world()[1] > 1:
+            torch.distributed.all_reduce(value)
         keep = min(0.99, self.step / (self.step + 1))
-        self.average = keep * self.average + (1 - keep) * loss.item()
+        self.average = keep * self.average + (1 - keep) * value.item()
         self.step += 1
-        return loss.item()
+        return value.item()
 
     def save(self, path: Path) -> None:
         """Write the checkpoint (safetensors, numbers as JSON in its header), whole or not at all."""
@@ -100,14 +118,14 @@ class Run:
         atomic_write(path, save(contiguous, metadata={"run": json.dumps(numbers)}))
 
     @classmethod
-    def restore(cls, path: Path, images: list[Image]) -> "Run":
+    def restore(cls, path: Path, images: list[Image], others: list[Image] | None = None) -> "Run":
         """The run of a checkpoint, on the same images."""
         from safetensors import safe_open
 
         with safe_open(path, framework="pt") as file:
             numbers = json.loads(file.metadata()["run"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        run = cls(Recipe(**numbers["recipe"]), images)
+        run = cls(Recipe(**numbers["recipe"]), images, others)
         model = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
         run.model.load_state_dict(model)
         moments: dict[int, dict[str, torch.Tensor]] = {}

@@ -9,22 +9,23 @@ from torch import Tensor
 from smadmm.denoisers.dncnn import DnCNN
 from smadmm.denoisers.gradient_step import GradientStep
 from smadmm.denoisers.ridge import Ridge
+from smadmm.files import atomic_write
 
 SHIPPED = Path(__file__).parent / "weights"
 
 
 def save(potential: Ridge | DnCNN, path: Path, sigma: float, lipschitz: float) -> None:
     """Write a potential trained at noise level sigma, with a proved or measured Lip(grad g)."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save as as_bytes
 
-    about: dict[str, str | float] = {"sigma": sigma, "lipschitz": lipschitz}
+    about: dict[str, str | float | list[int]] = {"sigma": sigma, "lipschitz": lipschitz}
     if isinstance(potential, Ridge):
-        about |= {"kind": "ridge", "spacing": potential.spacing}
+        about |= {"kind": "ridge", "spacing": potential.spacing, "scales": list(potential.scales)}
     else:
         about |= {"kind": "dncnn", "layers": potential.layers, "channels": potential.channels}
         about["unshuffle"] = potential.alignment
     tensors = {name: tensor.detach().contiguous() for name, tensor in potential.state_dict().items()}
-    save_file(tensors, path, metadata={"smadmm": json.dumps(about)})
+    atomic_write(path, as_bytes(tensors, metadata={"smadmm": json.dumps(about)}))
 
 
 def load(name: str | Path) -> GradientStep:
@@ -39,7 +40,7 @@ def load(name: str | Path) -> GradientStep:
         tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     potential: Ridge | DnCNN
     if about["kind"] == "ridge":
-        potential = Ridge(tensors["filters"], tensors["slopes"], about["spacing"])
+        potential = Ridge(tensors["filters"], tensors["slopes"], about["spacing"], about.get("scales", ()))
     else:
         potential = DnCNN(about["layers"], about["channels"], about["unshuffle"])
         potential.load_state_dict(tensors)

@@ -1,0 +1,76 @@
+"""`smadmm train-denoiser`: read what the command line says, train, tell what came out and how to use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+from smadmm.denoisers.recipes import Arch, Preset, Recipe, recipe
+from smadmm.denoisers.training import train
+from smadmm.files import output_folder
+
+
+def chosen_recipe(arch: str, sigma: float, preset: str, changes: Mapping[str, float | None]) -> Recipe:
+    """The recipe of a preset, with everything replaced that is not None; sigma in units of 1/255."""
+    for name, value, known in (("arch", arch, get_args(Arch)), ("preset", preset, get_args(Preset))):
+        if value not in known:
+            raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+    given = {name: value for name, value in changes.items() if value is not None}
+    if "steps" in given:
+        given["epochs"] = 0
+    usual = recipe(arch, sigma / 255, preset)  # type: ignore[arg-type]
+    return replace(usual, **given)  # type: ignore[arg-type]
+
+
+def run(
+    sources: Sequence[str],
+    out: str,
+    chosen: Recipe,
+    minutes: float | None = None,
+    start: str | None = None,
+    also: Sequence[str] = (),
+    resume: bool = False,
+    skip_unreadable: bool = False,
+    sharp: bool = False,
+    progress: bool = True,
+) -> Iterator[str]:
+    """Train, and say line by line what came out."""
+    if minutes is not None and not minutes > 0:
+        raise ValueError(f"minutes must be positive, got {minutes}")
+    if minutes is not None and chosen.epochs:
+        raise ValueError(f"the preset 'paper' runs {chosen.epochs} epochs, not {minutes:g} minutes; use --preset cpu")
+    for source in [*sources, *also]:
+        if not Path(source).exists():
+            raise ValueError(f"there is no file or folder {source!r}")
+    path = Path(out) if out.endswith(".safetensors") else Path(f"{out}.safetensors")
+    output_folder(path.parent)
+    trained = train(
+        [Path(source) for source in sources],
+        path,
+        chosen,
+        minutes,
+        None if start is None else _start(start),
+        [Path(source) for source in also],
+        resume,
+        "skip" if skip_unreadable else "stop",
+        sharp,
+        progress,
+    )
+    if trained is None:
+        yield f"stopped; {path.with_suffix('.checkpoint')} is kept: go on with the same command and --resume"
+        return
+    proved = "proved" if chosen.arch == "ridge" else "measured on held-out images"
+    yield f"PSNR {trained.psnr:.3f} dB on held-out images, Lip(I - D) = {trained.lipschitz:.3f} ({proved})"
+    yield f"{path}: use it with smadmm.denoisers.load({str(path)!r}); its card, .csv and .png are beside it"
+
+
+def _start(name: str) -> Path:
+    """Weights to start from: a file, or the name of shipped ones."""
+    from smadmm.denoisers.weights_file import SHIPPED
+
+    path = Path(name) if name.endswith(".safetensors") else SHIPPED / f"{name}.safetensors"
+    if not path.exists():
+        raise ValueError(f"there are no weights {name!r} to start from")
+    return path
