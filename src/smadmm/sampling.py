@@ -75,8 +75,10 @@ def run_batches(seed: int, n: int, size: int, first: int, count: int) -> Indices
     """The same for `runs`."""
     starts = [_run_starts(seed, n, size, epoch) for epoch in _passes(n, size, first, count)]
     skip = first - first // max(1, n // size) * max(1, n // size)
-    chosen = np.concatenate(starts)[skip : skip + count] if starts else np.empty(0, dtype=np.int64)
-    batches: Indices = (chosen[:, None] + np.arange(size)) % n
+    chosen = np.concatenate(starts)[skip : skip + count] % n if starts else np.empty(0, dtype=np.int64)
+    batches: Indices = chosen[:, None] + np.arange(size)
+    wrapped = chosen + size > n  # a division an entry only where it is needed
+    batches[wrapped] %= n
     return batches
 
 

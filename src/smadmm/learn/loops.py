@@ -347,8 +347,9 @@ class CompiledPublished:
             ks = np.arange(self.iterations + 1, self.iterations + 1 + count)
             eta, rho, a = (_values(s, ks) for s in (m.eta, m.rho, m.a))
             drawing = ks % m.period != 0 if restarts else np.ones(count, dtype=bool)
-            batches = np.zeros((count, m.batch), dtype=np.int64)
-            batches[drawing] = self._draw(int(drawing.sum()))
+            batches = self._draw(int(drawing.sum()))
+            if restarts:  # iterations with a full gradient draw no batch
+                batches = batches[np.maximum(np.cumsum(drawing) - 1, 0)] if len(batches) else np.zeros((count, m.batch), dtype=np.int64)
             arguments = (self.samples, self.A, self.task.lam1, self.inverse, self.code, m.period, m.theta)
             used = published_kernel.published(*arguments, rho, eta, a, self.state, batches, limit)
             self.drawn += int(drawing[:used].sum()) * m.batch
