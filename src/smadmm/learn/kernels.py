@@ -198,20 +198,39 @@ def _row_adds(X, i, c, g, e, t):
 
 
 @compiled_sums
-def product(M, r, out):
-    """out = M r for a square M, four rows at a time: r is read a quarter as often."""
+def symmetric_product(M, r, out):
+    """out = M r, M symmetric, from its lower triangle and 8 x 8 diagonal blocks: half of M is read, and r less often."""
     d = r.size
-    whole = d - d % 4
-    for j in range(0, whole, 4):
-        s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
-        for k in range(d):
+    whole = d - d % 8
+    out[:] = 0.0
+    for j in range(0, whole, 8):
+        r0, r1, r2, r3, r4, r5, r6, r7 = r[j], r[j + 1], r[j + 2], r[j + 3], r[j + 4], r[j + 5], r[j + 6], r[j + 7]
+        s0, s1, s2, s3, s4, s5, s6, s7 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        for k in range(j):  # left of the diagonal block, and mirrored above it
             s0 += M[j, k] * r[k]
             s1 += M[j + 1, k] * r[k]
             s2 += M[j + 2, k] * r[k]
             s3 += M[j + 3, k] * r[k]
+            s4 += M[j + 4, k] * r[k]
+            s5 += M[j + 5, k] * r[k]
+            s6 += M[j + 6, k] * r[k]
+            s7 += M[j + 7, k] * r[k]
+            out[k] += (r0 * M[j, k] + r1 * M[j + 1, k] + r2 * M[j + 2, k] + r3 * M[j + 3, k]) + (
+                r4 * M[j + 4, k] + r5 * M[j + 5, k] + r6 * M[j + 6, k] + r7 * M[j + 7, k]
+            )
         out[j], out[j + 1], out[j + 2], out[j + 3] = s0, s1, s2, s3
-    for j in range(whole, d):
-        out[j] = row_dot(M, j, r)
+        out[j + 4], out[j + 5], out[j + 6], out[j + 7] = s4, s5, s6, s7
+        for i in range(j, j + 8):
+            s = out[i]
+            for k in range(j, j + 8):
+                s += M[i, k] * r[k]
+            out[i] = s
+    for i in range(whole, d):
+        s, r0 = M[i, i] * r[i], r[i]
+        for k in range(i):
+            s += M[i, k] * r[k]
+            out[k] += M[i, k] * r0
+        out[i] = s
 
 
 # --- losses -------------------------------------------------------------------------------------------------------
@@ -265,9 +284,16 @@ def value(loss, t):
 
 @compiled
 def losses(loss, t, out):
-    """out = l(t), entry by entry."""
-    for s in range(t.size):
-        out[s] = value(loss, t[s])
+    """out = l(t), entry by entry; a loop a loss, as the logarithm has no vector form."""
+    if loss == LOGISTIC:
+        for s in range(t.size):
+            out[s] = value(LOGISTIC, t[s])
+    elif loss == SIGMOID:
+        for s in range(t.size):
+            out[s] = value(SIGMOID, t[s])
+    else:
+        for s in range(t.size):
+            out[s] = value(SQUARED_HINGE, t[s])
 
 
 @compiled

@@ -9,13 +9,13 @@ import numpy as np
 from smadmm.learn.kernels import (
     compiled,
     mean_gradient,
-    product,
     row_add,
     row_dot,
     row_dots,
     shrink,
     slope,
     slopes,
+    symmetric_product,
 )
 
 SADMM, STORM, SPIDER, SVRG, ASVRG, SAGA = range(6)
@@ -155,7 +155,7 @@ def published(samples, A, lam1, inverse, method, period, theta, rho, eta, a, sta
         for i in range(m):
             row_add(A, i, w[i], r)
         if exact:
-            product(inverse, r, move)
+            symmetric_product(inverse, r, move)
         for j in range(d):
             x[j] -= step * move[j]
         for i in range(m):
