@@ -10,7 +10,7 @@ import torch
 from smadmm import ADMM, SGD, Ordered, Problem, Rng, Stop, Storm, iid, reshuffled, run
 from smadmm.losses import Autograd, LeastSquares, Logistic, Sigmoid, Squared, SquaredHinge, Stream
 from smadmm.proxes import L1
-from smadmm.sampling import Rng, pass_batches, run_batches, runs
+from smadmm.sampling import pass_batches, run_batches, runs
 
 N, D = 24, 5
 
