@@ -148,3 +148,26 @@ def test_batch_size_and_convex_start():
     rare = np.where(np.arange(10_000) % 50 == 0, 1.0, -1.0)
     assert convex_start(rare) == 5000 and convex_start(-rare) == 5000
     assert convex_start(-np.ones(30)) == 30
+
+
+# --- the pieces of the compiled loops
+
+
+def test_vector_exponential_is_exact_to_the_last_digit():
+    from smadmm.learn.kernels import exp_minus
+
+    t = np.concatenate([np.linspace(0, 40, 4001), np.linspace(40, 708, 2001)])
+    np.testing.assert_allclose([exp_minus(u) for u in t], np.exp(-t), rtol=5e-16)
+    assert exp_minus(0.0) == 1.0 and 0 < exp_minus(np.inf) < 1e-307 and np.isnan(exp_minus(np.nan))
+
+
+@pytest.mark.parametrize("d", [1, 7, 8, 9, 23, 40])
+def test_symmetric_product_reads_the_lower_triangle(d):
+    from smadmm.learn.kernels import symmetric_product
+
+    rng = np.random.default_rng(d)
+    M, r, out = rng.standard_normal((d, d)), rng.standard_normal(d), np.empty(d)
+    inside = np.tril(np.ones((d, d), dtype=bool)) | np.kron(np.eye(d // 8 + 1), np.ones((8, 8)))[:d, :d].astype(bool)
+    M = np.tril(M) + np.tril(M, -1).T
+    symmetric_product(np.where(inside, M, np.nan), r, out)  # nothing else is read
+    np.testing.assert_allclose(out, M @ r, rtol=1e-12, atol=1e-12)

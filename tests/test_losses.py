@@ -234,3 +234,9 @@ def test_stream_resumes_at_the_right_sample():
     used.step(states[3])
     with pytest.raises(ValueError, match="at sample 15 and cannot go back to 6"):
         used.step(states[1])
+
+
+def test_streams_are_those_of_philox_with_this_key():
+    for seed, k in ((0, 0), (3, 17), (2**64 - 1, 2**63 + 5)):
+        direct = np.random.Generator(np.random.Philox(key=np.array([seed, k], dtype=np.uint64)))
+        assert np.array_equal(Rng(seed, k).integers(2**40, size=20), direct.integers(2**40, size=20))

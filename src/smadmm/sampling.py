@@ -9,17 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
 Indices = NDArray[np.int64]
 Sampling = Callable[["Rng", int, int], Indices]  # rng, n, size -> indices in 0..n-1
 
 
+class _Key(ISeedSequence):
+    """The key of a Philox generator, handed over as its seed: Philox(key=...) asks the system for entropy first."""
+
+    def __init__(self, seed: int, stream: int):
+        # as unsigned integers: a list with a number beyond 2^63 would become floats and lose its last digits
+        self.key = np.array([seed, stream], dtype=np.uint64)
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> NDArray[np.uint64]:
+        return self.key
+
+
 def _philox(seed: int, stream: int) -> np.random.Philox:
-    # as unsigned integers: a list with a number beyond 2^63 would become floats and lose its last digits
-    return np.random.Philox(key=np.array([seed, stream], dtype=np.uint64))
+    key: Any = _Key(seed, stream)  # the stubs of NumPy know SeedSequence only
+    return np.random.Philox(key)
 
 
 class Rng(np.random.Generator):
@@ -73,23 +86,20 @@ def pass_batches(seed: int, n: int, size: int, first: int, count: int) -> Indice
 
 def run_batches(seed: int, n: int, size: int, first: int, count: int) -> Indices:
     """The same for `runs`."""
-    starts = [_run_starts(seed, n, size, epoch) for epoch in _passes(n, size, first, count)]
-    skip = first - first // max(1, n // size) * max(1, n // size)
-    chosen = np.concatenate(starts)[skip : skip + count] if starts else np.empty(0, dtype=np.int64)
-    batches: Indices = (chosen[:, None] + np.arange(size)) % n
-    return batches
-
-
-def _passes(n: int, size: int, first: int, count: int) -> range:
-    """The passes that batches first, ..., first + count - 1 of runs belong to."""
     each = max(1, n // size)
-    return range(first // each, -(-(first + count) // each))
+    passes = range(first // each, -(-(first + count) // each))
+    starts = [_run_starts(seed, n, size, epoch) for epoch in passes] or [np.empty(0, dtype=np.int64)]
+    skip = first - passes.start * each
+    chosen = np.concatenate(starts)[skip : skip + count]
+    batches: Indices = chosen[:, None] + np.arange(size)
+    batches[chosen + size > n] %= n  # a division an entry only where a run passes the end
+    return batches
 
 
 @lru_cache(maxsize=4)
 def _run_starts(seed: int, n: int, size: int, epoch: int) -> Indices:
     rng = np.random.Generator(_philox(seed, 2**63 + 2**62 + epoch))
-    starts: Indices = rng.permutation(max(1, n // size)) * size + rng.integers(n)
+    starts: Indices = (rng.permutation(max(1, n // size)) * size + rng.integers(n)) % n
     return starts
 
 

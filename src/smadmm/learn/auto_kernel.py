@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from smadmm.learn.kernels import row_add, row_dot, shrink, slope, value
+from smadmm.learn.kernels import compiled, compiled_sums, losses, row_add, row_adds, row_dot, shrink, slopes
 
 ONE_GRADIENT, TABLE, MOMENTUM = 0, 1, 2  # estimators
 STEP, SPEED, REACH, FLOOR, WALK, WEIGHT, ALONG, ACROSS, LOSS, SEEN = range(10)  # entries of AutoState.pace
@@ -82,46 +81,65 @@ def new_auto_state(x0, rows, samples):
     )
 
 
-@njit(cache=True)
-def _sample(samples, mode, keep, old, state, batch, g, t):
+class Work(NamedTuple):
+    """Scratch arrays of one call: two sums of rows, the margins at u and at the old u, the losses."""
+
+    g: np.ndarray
+    t: np.ndarray
+    margins: np.ndarray
+    losses: np.ndarray
+
+
+@compiled
+def _new_work(d, b):
+    return Work(np.zeros(d), np.zeros(d), np.zeros(2 * b), np.zeros(b))
+
+
+@compiled
+def _sample(samples, mode, keep, old, state, batch, work):
     """g += mean over the batch of (slope_i(u) - keep slope_i(old)) a_i;  t += mean of table_i a_i; table := slope_i(u)."""
     X, target, weight, loss, intercept = samples
     u, table, pace = state.u, state.table, state.pace
+    g, t, margins = work.g, work.t, work.margins
     b = batch.size
     base = u[-1] if intercept else 0.0
     base_old = old[-1] if intercept else 0.0
-    total, total_t, losses = 0.0, 0.0, 0.0
     for s in range(b):
         i = batch[s]
-        m = row_dot(X, i, u) + base
-        losses += weight[i] * value(loss, target[i], m)
-        h = weight[i] * slope(loss, target[i], m)
+        margins[s] = target[i] * (row_dot(X, i, u) + base)
         if keep > 0.0:
-            h -= keep * weight[i] * slope(loss, target[i], row_dot(X, i, old) + base_old)
-        total += h / b
-        row_add(X, i, h / b, g)
+            margins[b + s] = target[i] * (row_dot(X, i, old) + base_old)
+    losses(loss, margins[:b], work.losses)
+    slopes(loss, margins if keep > 0.0 else margins[:b])
+    share, total, total_t, total_loss = 1.0 / b, 0.0, 0.0, 0.0
+    for s in range(b):
+        i = batch[s]
+        total_loss += weight[i] * work.losses[s]
+        h = weight[i] * target[i] * (margins[s] - keep * margins[b + s] if keep > 0.0 else margins[s])
+        total += h
         if mode == TABLE:
-            if table[i] != 0.0:
-                total_t += table[i] / b
-                row_add(X, i, table[i] / b, t)
+            total_t += table[i]
+            row_adds(X, i, share * h, g, share * table[i], t)
             table[i] = h
+        else:
+            row_add(X, i, share * h, g)
     if intercept:
-        g[-1] += total
-        t[-1] += total_t
-    pace[LOSS] += losses
+        g[-1] += share * total
+        t[-1] += share * total_t
+    pace[LOSS] += total_loss
     pace[SEEN] += b
     state.counts[1] += 2 * b if keep > 0.0 else b
 
 
-@njit(cache=True)
-def _estimate(samples, Q, constants, mode, keep, old, state, batch, g, t):
-    """v, returns |v|^2_{Q^-1}; g, t are zero on entry and on exit.
+@compiled_sums
+def _estimate(samples, Q, constants, mode, keep, old, state, batch, work):
+    """v, returns |v|^2_{Q^-1}; work.g, work.t are zero on entry and on exit.
 
     gamma = <g, t - gbar> / |t - gbar|^2 (moving averages of earlier batches, clipped to [0, 1]), v = g - gamma (t - gbar).
     """
-    v, gbar, pace = state.v, state.gbar, state.pace
+    v, gbar, pace, g, t = state.v, state.gbar, state.pace, work.g, work.t
     inverse, h, kappa = Q.inverse, Q.h, Q.kappa
-    _sample(samples, mode, keep, old, state, batch, g, t)
+    _sample(samples, mode, keep, old, state, batch, work)
     share = batch.size / samples.target.size
     gamma = 0.0
     if mode == TABLE and pace[ACROSS] > 0.0:
@@ -147,7 +165,7 @@ def _estimate(samples, Q, constants, mode, keep, old, state, batch, g, t):
     return size - kappa * hv * hv
 
 
-@njit(cache=True)
+@compiled
 def _set_step(constants, size, state):
     """s_k = max(c reach, floor) / sqrt(k mean|v|^2), size = |v|^2 at k."""
     pace = state.pace
@@ -156,14 +174,14 @@ def _set_step(constants, size, state):
     pace[STEP] = max(constants.c * pace[REACH], pace[FLOOR]) / np.sqrt(k * pace[SPEED] + 1e-300)
 
 
-@njit(cache=True)
+@compiled
 def auto_start(samples, Q, constants, mode, state, batch):
     """First estimate at z_0, and the floor of the step: it moves the margins of this batch by `move` (rms)."""
     X, intercept = samples.X, samples.intercept
     d = state.v.size
-    g = np.zeros(d)
+    work = _new_work(d, batch.size)
     t = np.zeros(d)
-    size = _estimate(samples, Q, constants, mode, 0.0, state.u, state, batch, g, t)
+    size = _estimate(samples, Q, constants, mode, 0.0, state.u, state, batch, work)
     hv = np.dot(Q.h, state.v)
     for j in range(d):
         t[j] = state.v[j] * Q.inverse[j] - Q.kappa * hv * Q.h[j]
@@ -177,7 +195,7 @@ def auto_start(samples, Q, constants, mode, state, batch):
     _set_step(constants, size, state)
 
 
-@njit(cache=True)
+@compiled_sums
 def auto(samples, A, lam1, Q, R, constants, mode, since, state, batches):
     """Advance `state` by one iteration per row of `batches`. With s = pace[STEP], rho = R/s, eta = 1/s:
 
@@ -190,8 +208,7 @@ def auto(samples, A, lam1, Q, R, constants, mode, since, state, batches):
     z, u, xbar, v, y, lam, lambar, start = state[:8]
     pace, counts = state.pace, state.counts
     d, m, beta = z.size, y.size, constants.beta
-    g = np.zeros(d)
-    t = np.zeros(d)
+    work = _new_work(d, batches.shape[1])
     r = np.zeros(d)
     old = u.copy()
     lamh = np.zeros(m)
@@ -203,11 +220,12 @@ def auto(samples, A, lam1, Q, R, constants, mode, since, state, batches):
     for k_ in range(batches.shape[0]):
         s = pace[STEP]
         over_s = 1.0 / s
-        r[:] = v
         for i in range(m):
             over = s * invR[i]
             y[i] = shrink(Az[i] - lam[i] * over, lam1 * over)
             lamh[i] = lam[i] - R[i] * over_s * (Az[i] - y[i])
+        r[:] = v
+        for i in range(m):
             row_add(A, i, -lamh[i], r)
         counts[0] += 1
         k = counts[0]
@@ -230,11 +248,12 @@ def auto(samples, A, lam1, Q, R, constants, mode, since, state, batches):
             pace[REACH] = max(pace[REACH], (far - pace[WALK]) / np.sqrt(far))
         for i in range(m):
             Az[i] = row_dot(A, i, z)
+        for i in range(m):
             lam[i] -= R[i] * over_s * (Az[i] - y[i])
             lambar[i] += e * (lamh[i] - lambar[i])
         if mode == MOMENTUM:
             j_ = float(k - since)
-            _estimate(samples, Q, constants, mode, 1.0 - j_ ** (-2.0 / 3.0), old, state, batches[k_], g, t)
+            _estimate(samples, Q, constants, mode, 1.0 - j_ ** (-2.0 / 3.0), old, state, batches[k_], work)
             pace[STEP] *= (j_ / (j_ + 1.0)) ** (1.0 / 3.0)
         else:
-            _set_step(constants, _estimate(samples, Q, constants, mode, 0.0, old, state, batches[k_], g, t), state)
+            _set_step(constants, _estimate(samples, Q, constants, mode, 0.0, old, state, batches[k_], work), state)

@@ -303,7 +303,8 @@ class GenericPublished:
 def _values(schedule: Schedule, ks: NDArray[np.int64]) -> Array:
     """A schedule at many k at once."""
     if isinstance(schedule, Power):
-        return np.clip(schedule.c * ks.astype(np.float64) ** schedule.p, schedule.lo, schedule.hi)
+        powers = schedule.c * ks.astype(np.float64) ** schedule.p
+        return np.minimum(np.maximum(powers, schedule.lo), schedule.hi)
     return np.array([float(schedule(int(k))) for k in ks])
 
 
@@ -337,6 +338,13 @@ class CompiledPublished:
             return self.task.batches(self.seed, size, position // size, count)
         return pass_batches(self.seed, self.task.n, 1, position, count * size).reshape(count, size)
 
+    def _draw_between(self, ks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The same where every `period`-th iteration takes a full gradient and draws nothing (zeros)."""
+        drawing = ks % self.method.period != 0
+        batches = np.zeros((len(ks), self.method.batch), dtype=np.int64)
+        batches[drawing] = self._draw(int(drawing.sum()))
+        return batches
+
     def advance(self, limit: int) -> None:
         from smadmm.learn import published_kernel
 
@@ -346,12 +354,11 @@ class CompiledPublished:
             count = min(self.CHUNK, -(-(limit - self.sfo) // price))
             ks = np.arange(self.iterations + 1, self.iterations + 1 + count)
             eta, rho, a = (_values(s, ks) for s in (m.eta, m.rho, m.a))
-            drawing = ks % m.period != 0 if restarts else np.ones(count, dtype=bool)
-            batches = np.zeros((count, m.batch), dtype=np.int64)
-            batches[drawing] = self._draw(int(drawing.sum()))
+            batches = self._draw_between(ks) if restarts else self._draw(count)
             arguments = (self.samples, self.A, self.task.lam1, self.inverse, self.code, m.period, m.theta)
             used = published_kernel.published(*arguments, rho, eta, a, self.state, batches, limit)
-            self.drawn += int(drawing[:used].sum()) * m.batch
+            drawn = int(np.count_nonzero(ks[:used] % m.period)) if restarts else used
+            self.drawn += drawn * m.batch
 
     @property
     def iterations(self) -> int:

@@ -5,9 +5,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from smadmm.learn.kernels import mean_gradient, row_add, row_dot, row_dots, shrink, slope
+from smadmm.learn.kernels import (
+    compiled,
+    mean_gradient,
+    row_add,
+    row_dot,
+    row_dots,
+    shrink,
+    slope,
+    slopes,
+    symmetric_product,
+)
 
 SADMM, STORM, SPIDER, SVRG, ASVRG, SAGA = range(6)
 METHODS = {"sadmm": SADMM, "smadmm": STORM, "spider": SPIDER, "svrg": SVRG, "asvrg": ASVRG, "saga": SAGA}
@@ -43,7 +52,7 @@ def new_published_state(x0, rows, samples):
     )
 
 
-@njit(cache=True)
+@compiled
 def published_start(samples, method, state, first):
     """v at x_0: mean over the samples `first` (SADMM, STORM) or the full gradient (the others: N SFO)."""
     X, target, weight, loss, intercept = samples
@@ -55,7 +64,7 @@ def published_start(samples, method, state, first):
         total = 0.0
         v[:] = 0.0
         for i in first:
-            c = weight[i] * slope(loss, target[i], row_dot(X, i, x) + base) / first.size
+            c = weight[i] * target[i] * slope(loss, target[i] * (row_dot(X, i, x) + base)) / first.size
             total += c
             row_add(X, i, c, v)
         if intercept:
@@ -68,11 +77,11 @@ def published_start(samples, method, state, first):
     if method == SAGA:
         base = x[-1] if intercept else 0.0
         for i in range(target.size):
-            state.table[i] = weight[i] * slope(loss, target[i], row_dot(X, i, x) + base)
+            state.table[i] = weight[i] * target[i] * slope(loss, target[i] * (row_dot(X, i, x) + base))
 
 
-@njit(cache=True)
-def _published_estimate(samples, method, keep, old, state, batch, g):
+@compiled
+def _published_estimate(samples, method, keep, old, state, batch, margins):
     """v at `at` on one batch. STORM, SPIDER: g + keep (v - g(old)); SVRG, ASVRG: g - g(snap) + mean; SAGA: table."""
     X, target, weight, loss, intercept = samples
     at, v, table = state.at, state.v, state.table
@@ -83,31 +92,35 @@ def _published_estimate(samples, method, keep, old, state, batch, g):
     factor = 1.0 if anchored else keep
     base = at[-1] if intercept else 0.0
     base_other = other[-1] if intercept else 0.0
-    total = 0.0
-    g[:] = 0.0
     for s in range(b):
         i = batch[s]
         if two:
             m, m_other = row_dots(X, i, at, other)
-            c = weight[i] * (slope(loss, target[i], m + base) - factor * slope(loss, target[i], m_other + base_other))
+            margins[s], margins[b + s] = target[i] * (m + base), target[i] * (m_other + base_other)
         else:
-            c = weight[i] * slope(loss, target[i], row_dot(X, i, at) + base)
+            margins[s] = target[i] * (row_dot(X, i, at) + base)
+    slopes(loss, margins if two else margins[:b])
+    for j in range(v.size):
+        v[j] = state.mean[j] if anchored or method == SAGA else keep * v[j]
+    share, total = 1.0 / b, 0.0
+    for s in range(b):
+        i = batch[s]
+        c = weight[i] * target[i] * (margins[s] - factor * margins[b + s] if two else margins[s])
         if method == SAGA:
             fresh = c
             c -= table[i]
             table[i] = fresh
-        total += c / b
-        row_add(X, i, c / b, g)
+        total += c
+        row_add(X, i, share * c, v)
     if intercept:
-        g[-1] += total
+        v[-1] += share * total
     state.counts[1] += 2 * b if two else b
-    for j in range(v.size):
-        v[j] = g[j] + (state.mean[j] if anchored or method == SAGA else keep * v[j])
-        if method == SAGA:
-            state.mean[j] += b / n * g[j]
+    if method == SAGA:
+        for j in range(v.size):
+            state.mean[j] += b / n * (v[j] - state.mean[j])
 
 
-@njit(cache=True)
+@compiled
 def published(samples, A, lam1, inverse, method, period, theta, rho, eta, a, state, batches, limit):
     """Advance `state` along `batches` until `limit` SFO are spent; returns the number of batches used.
 
@@ -125,22 +138,29 @@ def published(samples, A, lam1, inverse, method, period, theta, rho, eta, a, sta
     exact = inverse.shape[0] > 0
     old = at.copy()
     r = np.zeros(d)
-    g = np.zeros(d)
+    move = np.zeros(d) if exact else r
+    w = np.zeros(m)
     Ax = np.zeros(m)
+    margins = np.zeros(2 * batches.shape[1])
     for i in range(m):
         Ax[i] = row_dot(A, i, x)
     for t in range(batches.shape[0]):
         if counts[1] >= limit:
             return t
         ro, over, step = rho[t], 1.0 / rho[t], 1.0 / eta[t]
-        r[:] = v
         for i in range(m):
             y[i] = shrink(Ax[i] - lam[i] * over, lam1 * over)
-            row_add(A, i, ro * (Ax[i] - y[i]) - lam[i], r)
+            w[i] = ro * (Ax[i] - y[i]) - lam[i]
+        r[:] = v
+        for i in range(m):
+            row_add(A, i, w[i], r)
+        if exact:
+            symmetric_product(inverse, r, move)
         for j in range(d):
-            x[j] -= step * (row_dot(inverse, j, r) if exact else r[j])
+            x[j] -= step * move[j]
         for i in range(m):
             Ax[i] = row_dot(A, i, x)
+        for i in range(m):
             lam[i] -= ro * (Ax[i] - y[i])
         counts[0] += 1
         for j in range(d):
@@ -153,5 +173,5 @@ def published(samples, A, lam1, inverse, method, period, theta, rho, eta, a, sta
             state.mean[:] = v
         else:
             keep = 1.0 - min(1.0, a[t]) if method == STORM else (1.0 if method == SPIDER else 0.0)
-            _published_estimate(samples, method, keep, old, state, batches[t], g)
+            _published_estimate(samples, method, keep, old, state, batches[t], margins)
     return batches.shape[0]
