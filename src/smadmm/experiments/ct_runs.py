@@ -13,6 +13,7 @@ import hashlib
 import math
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -70,6 +71,7 @@ class Job:
         return f"{scan}-{self.method}-b{self.batch}-k{self.kappa:g}-e{self.eta:g}-a{self.alpha:.3g}-s{self.seed}"
 
 
+@lru_cache(maxsize=2)
 def read_slices(data: str | None, images: Set, size: int) -> list[Tensor]:
     """The slices of a set, from DIR/ct/train_* or test_*; 512 x 512, or 2 x 2 pixels averaged."""
     if data is None:
