@@ -166,9 +166,12 @@ def train_denoiser(
     changes |= {"filters": filters, "size": size, "means": means, "coarse": coarse, "dilation": dilation}
     changes |= {"layers": layers, "channels": channels, "seed": seed}
     chosen = command.chosen_recipe(arch, sigma, preset, changes)
-    lines = command.run(sources, out, chosen, minutes, start, also or [], resume, skip_unreadable, sharp, not quiet)
-    for line in lines:
-        typer.echo(line)
+    finished, text = command.run(
+        sources, out, chosen, minutes, start, also or [], resume, skip_unreadable, sharp, not quiet
+    )
+    typer.echo(text)
+    if not finished:
+        raise typer.Exit(130)
 
 
 def main() -> None:
