@@ -33,7 +33,7 @@ test-browser: venv  ## the report page in Debian's chromium, installed here if i
 	  else echo "Chromium can be installed by root only; run as root: apt-get install chromium"; exit 1; fi; \
 	  $$root apt-get update --quiet && \
 	  $$root env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends chromium; }
-	$(BIN)/python -m pytest tests/test_browser.py
+	SMADMM_BROWSER=required $(BIN)/python -m pytest tests/test_browser.py
 
 bench: venv  ## figures against peers, as ratios in one run
 	$(BIN)/python benchmarks/overhead.py

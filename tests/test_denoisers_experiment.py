@@ -33,7 +33,7 @@ def test_quick_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert rows["ridge-natural"]["ms"] > 0 and rows["ridge-natural"]["dncnn_ms"] > 0
     assert "| ridge-natural | 5 |" in (tmp_path / "out" / "table.md").read_text()
     assert (tmp_path / "out" / "denoisers.png").stat().st_size > 1000
-    chapter = [from_json(part) for part in results["report"]]
+    chapter = [from_json(part, tmp_path / "out") for part in results["report"]]
     (verdict,) = [part for part in chapter if isinstance(part, Verdict)]
     assert verdict.outcome == "holds" and "0.990 (ridge-natural)" in verdict.because
     monkeypatch.setattr(denoisers, "work", None)  # finished parts are not made again

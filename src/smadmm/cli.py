@@ -97,6 +97,19 @@ def denoisers(out: Out, data: Data = None, quick: Quick = False, quiet: Quiet = 
     typer.echo(f"results.json, table.md and denoisers.png are in {out}; finished parts in {out}/parts")
 
 
+@reproduce.command("all")
+def everything(out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False) -> None:
+    """Every experiment, each in its folder below --out, and index.html; finished ones are not run again."""
+    from smadmm.experiments import everything as experiments
+
+    failures = experiments.reproduce(out, data, quick, seed, progress=not quiet)
+    for name, reason in failures.items():
+        typer.echo(f"Error: {name} failed: {reason}", err=True)
+    typer.echo(f"index.html is in {out}" + ("; run the same command again for what failed" if failures else ""))
+    if failures:
+        raise typer.Exit(1)
+
+
 @app.command()
 def classify(
     source: Annotated[str, typer.Argument(metavar="DATA", help="LIBSVM file (plain, .bz2, .gz) or the name of a set.")],
@@ -166,9 +179,12 @@ def train_denoiser(
     changes |= {"filters": filters, "size": size, "means": means, "coarse": coarse, "dilation": dilation}
     changes |= {"layers": layers, "channels": channels, "seed": seed}
     chosen = command.chosen_recipe(arch, sigma, preset, changes)
-    lines = command.run(sources, out, chosen, minutes, start, also or [], resume, skip_unreadable, sharp, not quiet)
-    for line in lines:
-        typer.echo(line)
+    finished, text = command.run(
+        sources, out, chosen, minutes, start, also or [], resume, skip_unreadable, sharp, not quiet
+    )
+    typer.echo(text)
+    if not finished:
+        raise typer.Exit(130)
 
 
 def main() -> None:

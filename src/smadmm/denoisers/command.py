@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -35,8 +35,8 @@ def run(
     skip_unreadable: bool = False,
     sharp: bool = False,
     progress: bool = True,
-) -> Iterator[str]:
-    """Train, and say line by line what came out."""
+) -> tuple[bool, str]:
+    """Train; whether it came to its end, and what to tell the user."""
     if minutes is not None and not minutes > 0:
         raise ValueError(f"minutes must be positive, got {minutes}")
     if minutes is not None and chosen.epochs:
@@ -59,11 +59,12 @@ def run(
         progress,
     )
     if trained is None:
-        yield f"stopped; {path.with_suffix('.checkpoint')} is kept: go on with the same command and --resume"
-        return
+        return False, f"stopped; {path.with_suffix('.checkpoint')} is kept: go on with the same command and --resume"
     proved = "proved" if chosen.arch == "ridge" else "measured on held-out images"
-    yield f"PSNR {trained.psnr:.3f} dB on held-out images, Lip(I - D) = {trained.lipschitz:.3f} ({proved})"
-    yield f"{path}: use it with smadmm.denoisers.load({str(path)!r}); its card, .csv and .png are beside it"
+    return True, (
+        f"PSNR {trained.psnr:.3f} dB on held-out images, Lip(I - D) = {trained.lipschitz:.3f} ({proved})\n"
+        f"{path}: use it with smadmm.denoisers.load({str(path)!r}); its card, .csv and .png are beside it"
+    )
 
 
 def _start(name: str) -> Path:

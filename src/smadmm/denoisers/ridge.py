@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-STRIP = 512  # columns per matrix product: keeps patches and responses in the second-level cache
+STRIP = 1024  # columns per matrix product: keeps patches and responses in the second-level cache
 GRID = 1024
 
 
@@ -83,18 +83,30 @@ class _Strips:
         self.flat = filters.reshape(len(filters), -1).contiguous()
         self.transposed = self.flat.t().contiguous()
         self.step = max(1, STRIP // self.cols)
+        self._kept: dict[tuple[str, int], Tensor] = {}
 
     def __iter__(self) -> Any:
         for image in range(self.count):
             for row in range(0, self.rows, self.step):
                 yield image, row, min(self.step, self.rows - row)
 
-    def patches(self, image: Tensor, row: int, rows: int) -> Tensor:
+    def _buffer(self, name: str, height: int, rows: int) -> Tensor:
+        """A matrix for a strip, the same one for all strips of a height."""
+        if (name, rows) not in self._kept:
+            self._kept[name, rows] = self.flat.new_empty(height, rows * self.cols)
+        return self._kept[name, rows]
+
+    def patches(self, name: str, image: Tensor, row: int, rows: int) -> Tensor:
+        """The patches of a strip as columns; overwritten by the next call with that name."""
         from smadmm.denoisers.ridge_kernels import gather_patches
 
-        columns = image.new_empty(self.size**2, rows * self.cols)
+        columns = self._buffer(name, self.size**2, rows)
         gather_patches(image.numpy(), row, rows, self.size, self.dilation, columns.numpy())
         return columns
+
+    def responses(self, name: str, columns: Tensor, rows: int) -> Tensor:
+        """Filters times patches, overwritten likewise."""
+        return torch.mm(self.flat, columns, out=self._buffer(f"of {name}", len(self.flat), rows))
 
 
 class _ValidGradient(torch.autograd.Function):
@@ -112,8 +124,8 @@ class _ValidGradient(torch.autograd.Function):
         strips, z = _Strips(x, filters, dilation), torch.zeros_like(x)
         a, b = offset.numpy(), slope.numpy()
         for image, row, rows in strips:
-            columns = strips.patches(x[image], row, rows)
-            t = strips.flat @ columns
+            columns = strips.patches("x", x[image], row, rows)
+            t = strips.responses("x", columns, rows)
             spline(t.numpy(), a, b, 1 / spacing)
             torch.mm(strips.transposed, t, out=columns)
             scatter_patches(columns.numpy(), row, rows, strips.size, dilation, z[image].numpy())
@@ -134,8 +146,8 @@ class _ValidGradient(torch.autograd.Function):
         )
         a, b, inverse = offset.numpy(), slope.numpy(), 1 / ctx.spacing
         for image, row, rows in strips:
-            of_x, of_v = strips.patches(x[image], row, rows), strips.patches(v[image], row, rows)
-            t, q = strips.flat @ of_x, strips.flat @ of_v
+            of_x, of_v = strips.patches("x", x[image], row, rows), strips.patches("v", v[image], row, rows)
+            t, q = strips.responses("x", of_x, rows), strips.responses("v", of_v, rows)
             if wants_weights:
                 piece_sums(t.numpy(), q.numpy(), inverse, d_offset.numpy(), d_slope.numpy())
             spline_slope(t.numpy(), b, inverse, q.numpy())

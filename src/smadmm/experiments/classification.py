@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from smadmm.experiments.classification_chapter import chapter
 from smadmm.experiments.classification_report import draw, report
 from smadmm.experiments.classification_runs import PAPER_INVERSE, PAPER_STEP, TUNED, Grid, Job, run_job
 from smadmm.experiments.jobs import run_all, write_csv
@@ -67,7 +68,8 @@ def reproduce(
     rows = [row for job in jobs for row in rows_of(job, results[job.name])]
     command = f"smadmm reproduce classification --data DIR --out DIR --seed {seed}" + (" --quick" if quick else "")
     seconds = sum(result["work"] for result in results.values())  # of all processes, also of earlier calls
-    write_results(folder, "classification", command, seconds, rows)
+    shown = chapter(rows, sets)
+    write_results(folder, "classification", command, seconds, rows, quick=quick, seed=seed, report=shown)
     write_csv(folder / "results.csv", rows)
     (folder / "table.md").write_text(report(sets, rows, _effort(plan, jobs, results) | {"seconds": seconds}))
     draw(folder, rows)

@@ -61,70 +61,85 @@ def number(value: float | None) -> float:
 
 def verdict(results: Results) -> str:
     """Which claims of the paper hold here: every number is counted from the rows."""
-    claims = (_claim_objective, _claim_test_loss, _claim_certificate, _claim_recipe, _claim_auto)
+    claims = (_claim_objective, _claim_test_loss, _claim_certificate, _claim_recipe, claim_auto)
     return " ".join(claim(results) for claim in claims)
 
 
 OTHERS = tuple(m for m in TUNED if m != "smadmm")
 
 
-def _cells(results: Results) -> list[tuple[Problem, int]]:
+def all_cells(results: Results) -> list[tuple[Problem, int]]:
     return [(p, mark) for p in results.problems for mark in results.marks]
 
 
-def _holds(good: int, of: int) -> str:
+def holds(good: int, of: int) -> str:
     return "holds" if good == of else "does not hold" if good <= of / 2 else "holds only in part"
 
 
+def wins(results: Results, value: str = "objective") -> int:
+    """Cells where tuned SMADMM has the lowest value of the tuned methods."""
+    return sum(results.best(*cell, TUNED, value)["method"] == "smadmm" for cell in all_cells(results))
+
+
+def behind(results: Results) -> float:
+    """Percent from tuned SMADMM to the best other tuned method at the last mark, the median over problems."""
+    last = results.marks[-1]
+    return median(results.excess(p, "smadmm", "tuned per mark", last, OTHERS) for p in results.problems)
+
+
 def _claim_objective(results: Results) -> str:
-    cells, last = _cells(results), results.marks[-1]
+    cells, last = all_cells(results), results.marks[-1]
     winners = {cell: results.best(*cell, TUNED)["method"] for cell in cells}
-    won = sum(w == "smadmm" for w in winners.values())
+    won = wins(results)
     at_end = sum(winners[p, last] == "smadmm" for p in results.problems)
     order = ", ".join(f"{NAMES[m]} {count}" for m, count in Counter(winners.values()).most_common())
-    excess = median(results.excess(p, "smadmm", "tuned per mark", last, OTHERS) for p in results.problems)
-    by_median = sum(results.best(*cell, TUNED, "objective_median")["method"] == "smadmm" for cell in cells)
     return (
         f"The paper says that SMADMM has superior convergence speed and accuracy on all sets. With every method tuned "
-        f"with the same number of runs this {_holds(won, len(cells))}: tuned SMADMM has the lowest objective at equal "
+        f"with the same number of runs this {holds(won, len(cells))}: tuned SMADMM has the lowest objective at equal "
         f"SFO in {won} of {len(cells)} cells (problem and mark), and in {at_end} of {len(results.problems)} problems "
-        f"after {last} epochs, where the median of its distance to the best other tuned method is {excess:+.1f} % "
-        f"(cells won: {order}; with the median over seeds instead of the mean SMADMM wins {by_median})."
+        f"after {last} epochs, where the median of its distance to the best other tuned method is "
+        f"{behind(results):+.1f} % (cells won: {order}; with the median over seeds instead of the mean SMADMM wins "
+        f"{wins(results, 'objective_median')})."
     )
 
 
 def _claim_test_loss(results: Results) -> str:
-    cells = _cells(results)
-    won = sum(results.best(p, mark, TUNED, "test_loss")["method"] == "smadmm" for p, mark in cells)
+    won, cells = wins(results, "test_loss"), all_cells(results)
     return f"Its test loss is the lowest of the tuned methods in {won} of {len(cells)} cells."
+
+
+def stationarity(results: Results, name: str) -> tuple[int, int, float]:
+    """How often SMADMM is below SADMM, how often the lowest of all, and the median of SADMM's over its value."""
+    last = results.marks[-1]
+    values = [{m: number(results.get(p, m, "tuned", last)[name]) for m in TUNED} for p in results.problems]
+    below = sum(v["smadmm"] < v["sadmm"] for v in values)
+    lowest = sum(v["smadmm"] < min(v[m] for m in OTHERS) for v in values)
+    return below, lowest, median(v["sadmm"] / v["smadmm"] if v["smadmm"] < math.inf else 0.0 for v in values)
 
 
 def _claim_certificate(results: Results) -> str:
     last, count = results.marks[-1], len(results.problems)
-
-    def compared(name: str) -> tuple[int, int, float]:
-        """How often SMADMM is below SADMM, how often the lowest of all, and the median of SADMM's over its value."""
-        values = [{m: number(results.get(p, m, "tuned", last)[name]) for m in TUNED} for p in results.problems]
-        below = sum(v["smadmm"] < v["sadmm"] for v in values)
-        lowest = sum(v["smadmm"] < min(v[m] for m in OTHERS) for v in values)
-        return below, lowest, median(v["sadmm"] / v["smadmm"] if v["smadmm"] < math.inf else 0.0 for v in values)
-
-    below, lowest, factor = compared("certificate")
-    below_free, lowest_free, factor_free = compared("certificate_free_y")
+    below, lowest, factor = stationarity(results, "certificate")
+    below_free, lowest_free, factor_free = stationarity(results, "certificate_free_y")
     return (
         f"Stationarity is what its theorems are about. That tuned SMADMM has a smaller dist²(0, ∂L) at the last "
-        f"iterate than tuned SADMM {_holds(below, count)} ({below} of {count} problems after {last} epochs; SADMM's "
+        f"iterate than tuned SADMM {holds(below, count)} ({below} of {count} problems after {last} epochs; SADMM's "
         f"value is {factor:.2g} times SMADMM's in the median); that it has the smallest of the six "
-        f"{_holds(lowest, count)} ({lowest} of {count}). With y chosen afterwards as prox(A x - lam), which forgives a "
+        f"{holds(lowest, count)} ({lowest} of {count}). With y chosen afterwards as prox(A x - lam), which forgives a "
         f"noisy x, these numbers are {below_free}, {factor_free:.2g} and {lowest_free}. A small value alone says "
         f"little: the plateau where all samples get one class is nearly stationary too."
     )
 
 
+def reached(results: Results, variant: str) -> int:
+    """Cells where the paper's own recipe is at least as low as the best other tuned method."""
+    return sum(results.excess(p, "smadmm", variant, mark, OTHERS) <= 0 for p, mark in all_cells(results))
+
+
 def _claim_recipe(results: Results) -> str:
-    cells, last, parts = _cells(results), results.marks[-1], []
+    cells, last, parts = all_cells(results), results.marks[-1], []
     for variant, reading in ((PAPER_INVERSE, "an inverse step"), (PAPER_STEP, "a step")):
-        good = sum(results.excess(p, "smadmm", variant, mark, OTHERS) <= 0 for p, mark in cells)
+        good = reached(results, variant)
         excess = [results.excess(p, "smadmm", variant, last, OTHERS) for p in results.problems]
         parts.append(
             f"with eta read as {reading} it reaches the best other tuned method in {good} of {len(cells)} cells and is "
@@ -133,9 +148,9 @@ def _claim_recipe(results: Results) -> str:
     return "The paper's own recipe, untuned: " + "; ".join(parts) + "."
 
 
-def _claim_auto(results: Results) -> str:
+def claim_auto(results: Results) -> str:
     last = results.marks[-1]
-    cells = [(p, mark) for p, mark in _cells(results) if mark >= 2]
+    cells = [(p, mark) for p, mark in all_cells(results) if mark >= 2]
     excess = {(p, mark): results.excess(p, "auto", "untuned", mark, TUNED) for p, mark in cells}
     medians = [results.excess(p, "auto", "untuned", mark, TUNED, "objective_median") for p, mark in cells]
     missed = Counter(f"{p[0]} at {mark}" for (p, mark), e in excess.items() if e > 1)

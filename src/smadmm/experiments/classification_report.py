@@ -69,6 +69,11 @@ def _auto_count(results: Results) -> str:
 
 def last_mark_table(results: Results, value: str, form: str) -> str:
     """One number for every problem and method at the last mark."""
+    rows = last_mark_rows(results, value, form)
+    return markdown_table(rows, dict.fromkeys(rows[0], ""))
+
+
+def last_mark_rows(results: Results, value: str, form: str) -> list[Row]:
     mark = results.marks[-1]
     rows = []
     for problem in results.problems:
@@ -78,12 +83,12 @@ def last_mark_table(results: Results, value: str, form: str) -> str:
             text = "-" if number(found[value]) == math.inf else format(found[value], form)
             if value == "objective" and number(found["objective_std"]) < math.inf:
                 text += f" ± {found['objective_std']:.4f}"
-            row[_head(method, variant)] = text
+            row[head(method, variant)] = text
         rows.append(row)
-    return markdown_table(rows, dict.fromkeys(rows[0], ""))
+    return rows
 
 
-def _head(method: str, variant: str) -> str:
+def head(method: str, variant: str) -> str:
     return f"{NAMES[method]} ({variant})" if variant in (PAPER_INVERSE, PAPER_STEP) else NAMES[method]
 
 
@@ -180,7 +185,7 @@ def _curves(axes: Any, results: Results, problem: Problem, value: str, against: 
     levels = [reference]
     for method, variant in COLUMNS[:-1]:
         rows = [results.get(problem, method, variant, mark) for mark in results.marks]
-        label = _head(method, variant) + (", tuned" if variant == "tuned" else "")
+        label = head(method, variant) + (", tuned" if variant == "tuned" else "")
         look = {"color": COLOURS[method], "marker": ".", "linewidth": 2.2 if method == "auto" else 1.2}
         x, y = [r[against] for r in rows], [number(r[value]) for r in rows]
         levels += y

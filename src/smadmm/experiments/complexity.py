@@ -26,6 +26,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from smadmm.estimators import SGD, Estimator, Spider, Storm
+from smadmm.experiments.complexity_report import chapter
 from smadmm.experiments.results import markdown_table, write_results
 from smadmm.files import output_folder
 from smadmm.losses.inverse import combine
@@ -183,10 +184,13 @@ def reproduce(out: str, quick: bool = False, seed: int = 0, progress: bool = Tru
                 levels = tail_means(m.solver(problem, budgets[-1], seed), f, A, budgets, bar)
             slope, low, high, reach = fit(budgets, levels)
             row = {"method": m.method, "variant": m.variant, "slope": slope, "slope_low": low, "slope_high": high}
-            rows.append({**row, "theory": m.theory, "sfo_to_1e-3": reach, "level": float(levels[-1].mean())})
+            row |= {"theory": m.theory, "sfo_to_1e-3": reach, "level": float(levels[-1].mean())}
+            at = {f"level_at_{T}": float(level) for T, level in zip(budgets, levels.mean(1), strict=True)}
+            rows.append(row | at)
             curves[f"{m.method} ({m.variant})"] = levels
-    command = f"smadmm reproduce complexity --out {out}" + (" --quick" if quick else "")
-    write_results(folder, "complexity", command, time.perf_counter() - begin, rows)
+    command = f"smadmm reproduce complexity --out DIR --seed {seed}" + (" --quick" if quick else "")
+    seconds = time.perf_counter() - begin
+    write_results(folder, "complexity", command, seconds, rows, quick=quick, seed=seed, report=chapter(rows))
     (folder / "table.md").write_text(table(rows) + "\n")
     _draw(folder / "complexity.png", budgets, curves)
     return rows

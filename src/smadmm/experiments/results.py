@@ -58,6 +58,13 @@ def write_results(
     atomic_write(folder / "results.json", json.dumps(content, indent=1, allow_nan=False).encode())
 
 
+def renew_report(folder: Path, report: Sequence[Part]) -> None:
+    """Replace what a stored results.json shows; its numbers stay."""
+    path = folder / "results.json"
+    content = json.loads(path.read_text()) | {"report": [as_json(part) for part in report]}
+    atomic_write(path, json.dumps(content, indent=1, allow_nan=False).encode())
+
+
 def markdown_table(rows: Sequence[Row], columns: Mapping[str, str]) -> str:
     """A table of the rows; `columns` maps names to formats such as '.3f'."""
 

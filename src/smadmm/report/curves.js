@@ -1,7 +1,7 @@
 // Curves as SVG. A view is {x: [from, to], y: [from, to]} in the coordinates of the axes: logarithms where an axis is so.
 
 const MARGIN = { left: 62, right: 14, top: 12, bottom: 44 };
-const MOST_COLOURS = 8;
+const MOST_COLOURS = 10;
 const FEW_POINTS = 40; // a curve with so few points shows them
 
 class Plot {
