@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Iterable
 from typing import Annotated
 
 try:
@@ -185,6 +187,70 @@ def train_denoiser(
     typer.echo(text)
     if not finished:
         raise typer.Exit(130)
+
+
+@app.command()
+def reconstruct(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="Sinogram (NPY, NPZ, HDF5, TIFF); or, with --simulate, DICOM file or folder, Hounsfield array "
+            "(NPY, NPZ with the key hu), picture.",
+        ),
+    ],
+    out: Annotated[str, typer.Option("--out", help="Folder for image, figure, curves, run.json and report.html.")],
+    simulate: Annotated[int | None, typer.Option(help="Simulate this many views of INPUT.", metavar="VIEWS")] = None,
+    snr: Annotated[float | None, typer.Option(help="Noise of the simulated sinogram in dB (50).")] = None,
+    angles: Annotated[
+        str | None, typer.Option(help="File with the angle of every view, or a range of degrees as 0:180.")
+    ] = None,
+    unit: Annotated[str, typer.Option(help="Of the angles: auto, degrees or radians.")] = "auto",
+    views: Annotated[int | None, typer.Option(help="Use only so many of the measured views, evenly chosen.")] = None,
+    size: Annotated[int | None, typer.Option(help="Pixels of the image, a side; else what the detector spans.")] = None,
+    spacing: Annotated[float, typer.Option(help="Distance of detectors in pixels of the image.")] = 1.0,
+    center: Annotated[float, typer.Option(help="Axis of rotation, in detectors off the middle.")] = 0.0,
+    method: Annotated[str, typer.Option(help="smadmm, sadmm, spider, svrg, asvrg, red-sd or on-red.")] = "smadmm",
+    prior: Annotated[
+        str, typer.Option(help="A shipped denoiser, a file of weights (.safetensors), tv or none.")
+    ] = "ridge-ct",
+    batch: Annotated[int | None, typer.Option(help="Views a step (60, or all if there are fewer).")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Iterations a slice (200 if no seconds are given).")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Seconds a slice.")] = None,
+    strength: Annotated[float, typer.Option(help="Multiplies the weight that the prior gets from the noise.")] = 1.0,
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps ...")] = "cpu",
+    threads: Annotated[int, typer.Option(help="Threads of the CPU.")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --out.")] = False,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Reconstruct an image or a volume from few, noisy X-ray views."""
+    import torch
+
+    from smadmm.imaging import reconstruct as job
+    from smadmm.imaging.source import Source
+
+    torch.set_num_threads(max(1, threads))
+    settings = job.Settings(method, prior, batch, iterations, seconds, strength, seed, device)
+    scan = Source(source, simulate, snr, angles, unit, views, size, spacing, center, seed, threads).scan()
+    _tell(job.reconstruct(scan, out, settings, _typed(), resume, progress=not quiet))
+
+
+def _tell(lines: Iterable[str]) -> None:
+    """Say what a job has to say; one that was stopped says how to go on, with exit code 130."""
+    from smadmm.imaging.outputs import Interrupted
+
+    try:
+        for line in lines:
+            typer.echo(line)
+    except Interrupted as stopped:
+        typer.echo(str(stopped), err=True)
+        raise typer.Exit(130) from None
+
+
+def _typed() -> str:
+    """The command as it was typed, without --resume."""
+    return shlex.join(["smadmm", *(word for word in sys.argv[1:] if word != "--resume")])
 
 
 def main() -> None:

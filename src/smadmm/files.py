@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 
 def atomic_write(path: Path, data: bytes) -> None:
     """Write data to path: afterwards path holds all of it, or what it held before."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # readable as the user's other files are
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

@@ -108,9 +108,11 @@ class Slices:
 
 
 def read_slices(path: Path) -> Slices:
-    """The slices of a DICOM file or folder, an array (NPY, NPZ with the key `hu`), or a picture."""
+    """The slices of a DICOM file or folder, an array (NPY, NPZ with the key `hu`), a picture or a folder of them."""
     if not path.exists():
         raise ValueError(f"there is no file or folder {str(path)!r}")
+    if path.is_dir() and (pictures := _picture_files(path)):
+        return _of_pictures(path, pictures)
     if path.is_dir() or dicom.is_dicom(path):
         series = dicom.read_series(path)
         read = lambda i: window(series.hounsfield(i)).numpy()  # noqa: E731
@@ -131,6 +133,22 @@ def read_slices(path: Path) -> Slices:
         ours = isinstance(error, ValueError) and str(path) in str(error)
         raise ValueError(str(error) if ours else f"{path} cannot be read: {error}") from None
     return _of_array(path, values, True if suffix == ".npz" else None)
+
+
+def _picture_files(folder: Path) -> list[Path]:
+    """The pictures of a folder without DICOM files, by name."""
+    files = [file for file in sorted(folder.iterdir()) if file.is_file()]
+    pictures = [file for file in files if file.suffix.lower() in PICTURES]
+    return [] if any(dicom.is_dicom(file) for file in files if file not in pictures) else pictures
+
+
+def _of_pictures(folder: Path, files: list[Path]) -> Slices:
+    parts = [read_slices(file) for file in files]
+    for file, part in zip(files, parts, strict=True):
+        if part.count != 1 or part.shape != parts[0].shape or part.hounsfield != parts[0].hounsfield:
+            raise ValueError(f"{file} differs from {files[0].name} in size or kind; a stack has slices of one size")
+    note = f"{len(files)} pictures of {folder.name}, by name"
+    return Slices(len(parts), parts[0].shape, parts[0].hounsfield, lambda i: parts[i].read(0), None, (note,))
 
 
 def _hounsfield_array(path: Path) -> NDArray[Any]:

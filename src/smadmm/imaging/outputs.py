@@ -22,11 +22,16 @@ from numpy.typing import NDArray
 
 from smadmm.files import atomic_write
 from smadmm.history import History
+from smadmm.report import png
 
 Array = NDArray[np.float32]
 Limits = tuple[float, float]
 DETAIL = 5  # the detail is 1/5 of the image wide
 ACCENT = "#f2b134"
+
+
+class Interrupted(Exception):
+    """A job was stopped by Ctrl-C or a signal; what was done is kept, and the message says how to go on."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ def write_image(folder: Path, name: str, image: Array, limits: Limits) -> None:
     atomic_write(folder / f"{name}.npy", buffer.getvalue())
     atomic_write(folder / f"{name}.tif", tiff(image))
     if image.ndim == 2:
-        atomic_write(folder / f"{name}.png", png(image, limits))
+        atomic_write(folder / f"{name}.png", png(gray(image, limits)))
 
 
 def tiff(image: Array) -> bytes:
@@ -59,15 +64,11 @@ def tiff(image: Array) -> bytes:
     return buffer.getvalue()
 
 
-def png(image: Array, limits: Limits) -> bytes:
-    """A gray picture with 8 bits; limits[0] is black, limits[1] white."""
-    from PIL import Image as Pillow
-
+def gray(image: Array, limits: Limits) -> Array:
+    """The image with limits[0] at 0 and limits[1] at 1."""
     low, high = limits
-    gray = np.rint(255 * np.clip((image - low) / max(high - low, 1e-30), 0, 1)).astype(np.uint8)
-    buffer = io.BytesIO()
-    Pillow.fromarray(gray).save(buffer, format="PNG")
-    return buffer.getvalue()
+    shown: Array = np.clip((image - low) / max(high - low, 1e-30), 0, 1).astype(np.float32)
+    return shown
 
 
 # --- the figure -------------------------------------------------------------------------------------------------------

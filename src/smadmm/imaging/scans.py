@@ -1,0 +1,172 @@
+"""Sinograms to reconstruct from, slice by slice: simulated from images, or measured.
+
+Simulated: b = A x + e with Gaussian e, |A x| / |e| = 10^(snr/20), x in [0, 1]. Measured: the image has a unit of its
+own (attenuation a pixel), so b is divided by a robust largest value of the image, the 99.9 % quantile of a smooth
+filtered back-projection, and the result multiplied by it: a denoiser expects images in [0, 1].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from smadmm.data import dicom
+from smadmm.data.images import Slices
+from smadmm.data.sinogram import Sinogram
+from smadmm.operators import Radon
+from smadmm.operators.filters import Window, angular_weights, filtered, hann, ramp
+from smadmm.pnp import sinogram_noise
+from smadmm.sampling import Rng
+
+IN_MEMORY = 2**28  # bytes of a sinogram that is read at once; larger ones stay on disk
+PIECE = 256  # views together
+TOP = 0.999  # the quantile that becomes 1
+QUIETEST = 1e-3  # noise is never taken for less than this share of the sinogram (60 dB)
+
+
+class Views:
+    """Chosen views of a sinogram on disk, divided by the scale, read as they are asked for."""
+
+    def __init__(self, stored: Any, views: NDArray[np.int64], scale: float):
+        self.stored, self.views, self.scale = stored, views, scale
+        self.shape = (len(views), int(stored.shape[1]))
+
+    def __getitem__(self, key: Any) -> NDArray[np.float32]:
+        """[..., views, :] with sorted numbers of views, as the loss reads."""
+        rows: NDArray[np.float32] = np.asarray(self.stored[self.views[key[-2]]], dtype=np.float32)
+        scaled: NDArray[np.float32] = rows / np.float32(self.scale)
+        return scaled
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One slice: views x detectors (a tensor, or `Views` of a file), and the truth where it is known."""
+
+    sinogram: Any
+    truth: Tensor | None
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Slices measured with one geometry; the image's unit is `scale`."""
+
+    name: str
+    count: int
+    radon: Radon
+    read: Callable[[int], Measurement]
+    scale: float = 1.0
+    snr: float | None = None  # of simulated data, in dB
+    hounsfield: bool = False
+    series: dicom.Series | None = None
+    notes: tuple[str, ...] = ()
+
+
+def simulated(name: str, slices: Slices, views: int, snr: float, seed: int, threads: int = 1) -> Scan:
+    """Views equispaced over half a turn of every slice, with noise; slices that are constant are refused."""
+    if views < 1:
+        raise ValueError(f"--simulate needs at least one view, got {views}")
+    if not snr >= 0:
+        raise ValueError(f"--snr must not be negative, got {snr:g}; it is 20 log10(|signal| / |noise|) in dB")
+    for number in range(slices.count):
+        image = slices.read(number)
+        if image.shape != slices.shape:
+            raise ValueError(f"slice {number} of {name} has shape {image.shape}, the first has {slices.shape}")
+        if not image.min() < image.max():
+            where = f"slice {number} of {name}" if slices.count > 1 else name
+            raise ValueError(f"{where} is constant ({image.min():g} after windowing): there is nothing to reconstruct")
+    radon = Radon(slices.shape, np.arange(views) * math.pi / views, threads=threads)
+
+    def read(number: int) -> Measurement:
+        truth = torch.from_numpy(slices.read(number))
+        clean = radon(truth)
+        noise = torch.from_numpy(Rng(seed, 2**61 + number).standard_normal(clean.shape, dtype=np.float32))
+        return Measurement(clean + noise * (clean.norm() / noise.norm() * 10 ** (-snr / 20)), truth)
+
+    return Scan(name, slices.count, radon, read, 1.0, snr, slices.hounsfield, slices.series, slices.notes)
+
+
+def measured(
+    name: str,
+    sinogram: Sinogram,
+    views: int | None = None,
+    size: int | None = None,
+    spacing: float = 1.0,
+    centre: float = 0.0,
+    threads: int = 1,
+) -> Scan:
+    """A sinogram from a file, or `views` of its views, evenly chosen; size: by default what the detector spans."""
+    sinogram.refuse_bad_values()
+    total, detectors = sinogram.shape
+    if views is not None and not 1 <= views <= total:
+        raise ValueError(f"--views must be between 1 and the {total} views there are, got {views}")
+    chosen = np.arange(total) if views is None else np.arange(views) * total // views
+    side = size or (sinogram.truth.shape[-1] if sinogram.truth is not None else max(1, round(detectors * spacing)))
+    radon = Radon(side, sinogram.angles[chosen], detectors, spacing, centre, threads=threads)
+    middle = Views(sinogram.slice(len(sinogram) // 2), chosen, 1.0)
+    scale = float(np.quantile(fbp(radon, middle, hann).numpy(), TOP))
+    if not scale > 0:
+        raise ValueError(f"{name} gives an image without positive values; check its sign, angles and orientation")
+    truths = _truths(sinogram, radon, len(sinogram))
+
+    def read(number: int) -> Measurement:
+        rows: Any = Views(sinogram.slice(number), chosen, scale)
+        if 4 * math.prod(rows.shape) <= IN_MEMORY:
+            rows = torch.from_numpy(rows[..., np.arange(len(chosen)), :])
+        return Measurement(rows, None if truths is None else torch.from_numpy(truths[number] / np.float32(scale)))
+
+    return Scan(name, len(sinogram), radon, read, scale, notes=sinogram.notes)
+
+
+def _truths(sinogram: Sinogram, radon: Radon, count: int) -> NDArray[np.float32] | None:
+    if sinogram.truth is None:
+        return None
+    truths = sinogram.truth[None] if sinogram.truth.ndim == 2 else sinogram.truth
+    if truths.shape != (count, radon.height, radon.width):
+        needed = (count, radon.height, radon.width)
+        raise ValueError(f"the truth in the file has shape {truths.shape}, but the image has {needed}; set --size")
+    return truths
+
+
+def _pieces(sinogram: Any) -> list[NDArray[np.int64]]:
+    views = int(sinogram.shape[0])
+    return [np.arange(first, min(first + PIECE, views)) for first in range(0, views, PIECE)]
+
+
+def _rows(sinogram: Any, numbers: NDArray[np.int64]) -> Tensor:
+    if isinstance(sinogram, Tensor):
+        return sinogram[torch.from_numpy(numbers)]
+    return torch.from_numpy(sinogram[..., numbers, :])
+
+
+def fbp(radon: Radon, sinogram: Any, window: Window = ramp) -> Tensor:
+    """Filtered back-projection, reading some views at a time."""
+    weights = torch.from_numpy(angular_weights(radon.angles)).float()
+    total = torch.zeros(radon.height, radon.width)
+    for numbers in _pieces(sinogram):
+        rows = filtered(_rows(sinogram, numbers), radon.spacing, window) * weights[numbers, None]
+        total += radon.adjoint_views(rows, numbers)
+    return total * radon.spacing
+
+
+def residual(radon: Radon, sinogram: Any, x: Tensor) -> float:
+    """|A x - b| / |b|."""
+    error = size = 0.0
+    for numbers in _pieces(sinogram):
+        b = _rows(sinogram, numbers).to(x.device)
+        error += float((radon.forward_views(x, numbers) - b).double().square().sum())
+        size += float(b.double().square().sum())
+    return math.sqrt(error / size)
+
+
+def noise_level(sinogram: Any) -> float:
+    """The noise of a sinogram, from at most PIECE of its views."""
+    views = int(sinogram.shape[0])
+    some = _rows(sinogram, np.unique(np.linspace(0, views - 1, min(views, PIECE)).astype(np.int64)))
+    return max(sinogram_noise(some), QUIETEST * float(some.square().mean().sqrt()))

@@ -1,0 +1,57 @@
+"""What the user points at: a sinogram, or images to simulate one from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from smadmm.data.images import read_slices
+from smadmm.data.sinogram import Unit, read_sinogram
+from smadmm.imaging.scans import Scan, measured, simulated
+
+SNR = 50.0  # dB, of simulated data
+
+
+@dataclass(frozen=True)
+class Source:
+    """The options of an input; simulate: the number of views, None for a measured sinogram."""
+
+    path: str
+    simulate: int | None = None
+    snr: float | None = None
+    angles: str | None = None
+    unit: str = "auto"
+    views: int | None = None
+    size: int | None = None
+    spacing: float = 1.0
+    center: float = 0.0
+    seed: int = 0
+    threads: int = 1
+
+    def scan(self) -> Scan:
+        """Open the input; everything in it is checked before anything is computed."""
+        path = Path(self.path)
+        if self.threads < 1:
+            raise ValueError(f"--threads must be at least 1, got {self.threads}")
+        if self.simulate is not None:
+            for name in ("angles", "views", "size"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"--{name} is for measured sinograms; leave it out with --simulate VIEWS")
+            snr = SNR if self.snr is None else self.snr
+            return simulated(path.name, read_slices(path), self.simulate, snr, self.seed, self.threads)
+        if self.snr is not None:
+            raise ValueError("--snr is the noise of a simulation; add --simulate VIEWS or leave it out")
+        if self.size is not None and self.size < 2:
+            raise ValueError(f"--size must be at least 2 pixels, got {self.size}")
+        if not (0 < self.spacing < math.inf and math.isfinite(self.center)):
+            raise ValueError(f"--spacing must be positive and --center finite, got {self.spacing} and {self.center}")
+        sinogram = read_sinogram(path, self.angles, self._unit())
+        return measured(path.name, sinogram, self.views, self.size, self.spacing, self.center, self.threads)
+
+    def _unit(self) -> Unit:
+        if self.unit == "auto":
+            return "auto"
+        if self.unit in ("degrees", "radians"):
+            return "degrees" if self.unit == "degrees" else "radians"
+        raise ValueError(f"--unit is auto, degrees or radians, got {self.unit!r}")
