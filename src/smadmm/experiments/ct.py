@@ -27,8 +27,8 @@ METHODS = tuple(NAMES)
 NOISY = ("sadmm", "smadmm", "default")  # what is shown at 35 dB
 BATCHES = (5, 10, 20, 40)
 EXPERIMENTS = ("ct-tuning", "ct-120", "ct-180", "ct-ablation", "ct-iterations", "ct-visual")
-KAPPAS = (1.0, 4.0, 16.0)
-ETAS = (1.0, 0.3)
+KAPPAS = (1.0, 4.0)
+ETAS = (1.0, 0.3, 0.1)
 DEFAULT_KAPPAS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 # (kappa, eta) by input SNR, batch size (5: also for 10; 20: also for 40) and method: the best mean SNR of
