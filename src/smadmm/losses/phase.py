@@ -4,7 +4,7 @@
     intensity   1/4 | |z|^2 - I |^2           I the measured intensities
     Poisson     1/2 sum |z|^2 + e - I log(|z|^2 + e)      I counts with mean |z|^2 + e, e the background
 
-Each has the gradient A_i'(phi(|z|^2) z) with a real factor phi: 1 - y/|z| (zero at z = 0), |z|^2 - I, 1 - I/(|z|^2 + e).
+Each has the gradient A_i'(phi z) with a real factor phi: 1 - y/|z| (times z: zero at z = 0), |z|^2 - I, 1 - I/(|z|^2 + e).
 The adjoint is linear, so a weighted sum over J points costs J FFTs forward and ONE back for every mask, not 2J. Where
 masks have modulus one the amplitude loss lies below its quadratic model of curvature 1 everywhere (a step of 1 is
 valid for F), though its gradient jumps at zeros of z and so has no Lipschitz constant.
