@@ -5,8 +5,8 @@ Two conventions. `unbiased`: F is the mean over the masks, every method has the 
 sum over B masks is B times their mean, and
     x - s (B v + tau (x - y) - lam)  =  x - s B (v + (tau/B) (x - y) - lam/B),
 so that convention is the unbiased one with rho = tau/B and the step B/(6 + 2 tau): what grows with B there is the
-weight of the data, not only the quality of the gradient. Jobs are stated in (rho, step) of the mean; so are the methods with
-full gradients, which would diverge if a full gradient was a sum over 6 and a batch one over B.
+weight of the data, not only the quality of the gradient. Jobs are stated in (rho, step) of the mean; so are the methods
+with full gradients, which would diverge if a full gradient was a sum over 6 and a batch one over B.
 
 The denoiser is D_f(x) = f D(x/f): its strength f is tuned on training images with full gradients, that is for the
 common solution of all methods, before any of them is looked at.
@@ -100,7 +100,8 @@ def amplitudes(operator: CodedDiffraction, truth: Tensor, decibel: float, seed: 
     """|A x| with white noise at this SNR; what falls below zero is zero."""
     clean = operator(truth).abs()
     noise = torch.from_numpy(Rng(seed, 2**60).standard_normal(clean.shape)).to(clean)
-    return (clean + noise * (clean.norm() / noise.norm() * 10 ** (-decibel / 20))).clamp(min=0)
+    noisy: Tensor = clean + noise * (clean.norm() / noise.norm() * 10 ** (-decibel / 20))
+    return noisy.clamp(min=0)
 
 
 def solver(job: Job, loss: AmplitudeLoss) -> Any:

@@ -4,7 +4,7 @@
     intensity   1/4 | |z|^2 - I |^2           I the measured intensities
     Poisson     1/2 sum |z|^2 + e - I log(|z|^2 + e)      I counts with mean |z|^2 + e, e the background
 
-Each has the gradient A_i'(phi z) with a real factor phi: 1 - y/|z| (times z: zero at z = 0), |z|^2 - I, 1 - I/(|z|^2 + e).
+Each has the gradient A_i'(phi z) with a real factor phi: 1 - y/|z| (phi z = 0 at z = 0), |z|^2 - I, 1 - I/(|z|^2 + e).
 The adjoint is linear, so a weighted sum over J points costs J FFTs forward and ONE back for every mask, not 2J. Where
 masks have modulus one the amplitude loss lies below its quadratic model of curvature 1 everywhere (a step of 1 is
 valid for F), though its gradient jumps at zeros of z and so has no Lipschitz constant.
@@ -48,9 +48,7 @@ class PhaseLoss(FiniteSum):
 
     bounded_gradients = False
 
-    def __init__(
-        self, operator: CodedDiffraction, data: Any, reduction: str = "mean", sampling: Sampling = iid
-    ):
+    def __init__(self, operator: CodedDiffraction, data: Any, reduction: str = "mean", sampling: Sampling = iid):
         super().__init__(operator.count, sampling, operator.device)
         if tuple(data.shape) != operator.out_shape:
             raise ValueError(f"the data have shape {tuple(data.shape)}, but the masks need {operator.out_shape}")
@@ -136,11 +134,11 @@ class AmplitudeLoss(PhaseLoss):
         return super().gradient(points, weights, batch)
 
     def _compiled_gradient(self, points: Sequence[Tensor], weights: Sequence[float], batch: Batch) -> Tensor:
-        kernels, pixels = _kernels(), math.prod(self.operator.in_shape)
+        kernels, pixels = _kernels(), math.prod(self.operator.size)
         size, scale = np.float32(math.sqrt(pixels)), np.float32(self._scale(batch) / pixels)
         images, factors = [x.contiguous().numpy() for x in points], [np.float32(w) for w in weights]
-        gradient = np.empty(self.operator.in_shape, np.float32)
-        memory = self._memory.pop() if self._memory else torch.empty(self.operator.in_shape, dtype=torch.complex64)
+        gradient = np.empty(self.operator.size, np.float32)
+        memory = self._memory.pop() if self._memory else torch.empty(self.operator.size, dtype=torch.complex64)
         light = memory.numpy()
         for count, number in enumerate(batch.tolist()):
             mask, y = self.operator.mask_array(number), read_array(self._data, number, np.float32)

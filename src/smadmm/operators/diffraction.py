@@ -66,8 +66,8 @@ class CodedDiffraction(Operator):
         self.field = torch.complex128 if dtype in (torch.float64, torch.complex128) else torch.complex64
         self._masks = masks.to(dtype=self.field, device=device) if isinstance(masks, Tensor) else masks
         self.count = int(masks.shape[0])
-        self.in_shape = tuple(int(n) for n in masks.shape[1:])
-        self.out_shape = (self.count, *self.in_shape)
+        self.size: Shape = tuple(int(n) for n in masks.shape[1:])
+        self.in_shape, self.out_shape = self.size, (self.count, *self.size)
         if isinstance(masks, Tensor):
             low, high = self._energy().aminmax()
             if float(high - low) <= 1e-5 * float(high):
@@ -81,14 +81,14 @@ class CodedDiffraction(Operator):
         """One mask as a NumPy array."""
         return read_array(self._masks, number, np.complex64)
 
-    def _numbers(self) -> tuple[Tensor, ...]:
-        return torch.arange(self.count).split(PIECE)
+    def _numbers(self) -> list[Tensor]:
+        return list(torch.arange(self.count).split(PIECE))
 
     def _energy(self) -> Tensor:
         """sum_i |m_i|^2, the diagonal of A'A."""
         return sum(
             (self.masks(piece).abs().square().sum(0) for piece in self._numbers()),
-            start=torch.zeros(self.in_shape, dtype=torch.float64, device=self.device),
+            start=torch.zeros(self.size, dtype=torch.float64, device=self.device),
         )
 
     def forward_masks(self, x: Tensor, numbers: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class CodedDiffraction(Operator):
 
     def adjoint_masks(self, y: Tensor, numbers: Tensor) -> Tensor:
         """sum_i conj(m_i) F'y_i over these masks."""
-        image = (self.masks(numbers).conj() * torch.fft.ifft2(y, norm="ortho")).sum(-3)
+        image: Tensor = (self.masks(numbers).conj() * torch.fft.ifft2(y, norm="ortho")).sum(-3)
         return image if self.dtype is not None and self.dtype.is_complex else image.real
 
     def forward(self, x: Tensor) -> Tensor:
