@@ -192,3 +192,29 @@ class PoissonLoss(PhaseLoss):
 
     def factor(self, power: Tensor, data: Tensor) -> Tensor:
         return 1 - data / (power + self.background)
+
+
+def _energy(f: AmplitudeLoss, numbers: Tensor) -> float:
+    """|x| as the patterns tell it: |y_i|^2 = |m_i x|^2 in the mean over these masks."""
+    data, masks = f.data(numbers).double(), f.operator.masks(numbers)
+    return math.sqrt(float(data.square().sum()) / (len(numbers) * float(masks.abs().square().mean())))
+
+
+def constant_start(f: AmplitudeLoss) -> Tensor:
+    """The positive constant with the energy of the patterns."""
+    size = _energy(f, f.everything[:PIECE]) / math.sqrt(math.prod(f.operator.size))
+    return torch.full(f.operator.size, size, dtype=f.dtype, device=f.operator.device)
+
+
+def spectral_start(f: AmplitudeLoss, iterations: int = 50) -> Tensor:
+    """The leading eigenvector of sum_i A_i' diag(y_i^2) A_i by power iteration from a constant, with their energy.
+
+    Real images get the sign of a positive mean. At most PIECE masks are used.
+    """
+    numbers = f.everything[:PIECE]
+    data, x = f.data(numbers).square(), constant_start(f)
+    for _ in range(iterations):
+        x = f.operator.adjoint_masks(data * f.operator.forward_masks(x, numbers), numbers)
+        x = x / torch.linalg.vector_norm(x)
+    x = x * _energy(f, numbers)
+    return x if x.is_complex() or float(x.sum()) >= 0 else -x
