@@ -120,7 +120,7 @@ def _table(
     seed: int,
 ) -> list[Job]:
     jobs = []
-    for batch, image, method in product(batches, images, methods):
+    for image, batch, method in product(images, batches, methods):  # a part of it is whole images
         rho, step, strength = RHO, STEP, STRENGTH["unbiased"]
         if purpose == "sum":
             rho, step, strength = TAU / batch, batch / (MASKS + 2 * TAU), STRENGTH["sum"]
