@@ -9,7 +9,7 @@ from PIL import Image
 
 from smadmm.data.phantoms import abdomen
 from smadmm.experiments import phase, phase_report
-from smadmm.experiments.phase_runs import at_sfo, read_set, reached
+from smadmm.experiments.phase_runs import at_sfo, reached, read_set
 
 PLAN = phase.Plan(
     size=24, images=(0, 1), more_images=(2, 3), seeds=3, iterations=4, many=(9,), training=(0,), processes=0

@@ -15,6 +15,7 @@ from smadmm.data.images import as_unit
 from smadmm.data.patterns import Patterns, read_patterns
 from smadmm.data.phantoms import abdomen
 from smadmm.imaging import retrieve as job
+from smadmm.imaging.outputs import Interrupted
 from smadmm.imaging.retrieve import Settings, open_input, retrieve
 from smadmm.metrics import snr
 from smadmm.operators import CodedDiffraction, circle_masks
@@ -91,9 +92,11 @@ def test_files_stay_on_disk(tmp_path):
 
 def test_complex_images(tmp_path):
     rows, columns = np.mgrid[:40, :40] / 40
-    truth = (TRUTH + 0.2) * np.exp(1j * (rows + columns))
+    truth = ((TRUTH + 0.2) * np.exp(1j * (rows + columns))).astype(np.complex64)
     masks = circle_masks(10, truth.shape).numpy()
-    patterns = Patterns(measured(truth.astype(np.complex64), masks, 30), masks, "amplitudes", truth.astype(np.complex64))
+    patterns = Patterns(
+        measured(truth.astype(np.complex64), masks, 30), masks, "amplitudes", truth.astype(np.complex64)
+    )
     _, told = go(patterns, tmp_path / "out", Settings(iterations=60, complex=True))
     assert told["snr"] > told["snr_fit"] and told["snr"] > 30
     found = np.load(tmp_path / "out" / "image_complex.npy")
@@ -135,7 +138,7 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
         return job.Result(done.state, done.history, "interrupted by SIGINT")
 
     monkeypatch.setattr(job, "run", interrupted)
-    with pytest.raises(KeyboardInterrupt, match="stopped after 7 iterations; go on with: smadmm retrieve --resume"):
+    with pytest.raises(Interrupted, match="stopped after 7 iterations; go on with: smadmm retrieve --resume"):
         go(patterns, tmp_path / "part", settings)
     monkeypatch.setattr(job, "run", real_run)
     with pytest.raises(ValueError, match="unfinished run; add --resume"):

@@ -191,13 +191,7 @@ def retrieve(
     torch.set_num_threads(threads)
     settings = job.Settings(method, prior, batch, iterations, strength, start, complex_image, seed, device)
     patterns = job.open_input(source, masks, snr, mask_file, quantity, seed)
-    command = shlex.join(["smadmm", *(word for word in sys.argv[1:] if word != "--resume")])
-    try:
-        for line in job.retrieve(Path(source).name, patterns, out, settings, command, resume, not quiet):
-            typer.echo(line)
-    except KeyboardInterrupt as stopped:
-        typer.echo(str(stopped), err=True)
-        raise typer.Exit(130) from None
+    _tell(job.retrieve(Path(source).name, patterns, out, settings, _typed(), resume, progress=not quiet))
 
 
 @app.command("train-denoiser")

@@ -19,6 +19,7 @@ from itertools import product
 from typing import Any
 
 from smadmm.experiments import phase_report
+from smadmm.experiments.ct_report import markdown
 from smadmm.experiments.jobs import run_all, write_csv
 from smadmm.experiments.phase_runs import NAMES, Job, fingerprint, read_set, run_job
 from smadmm.experiments.results import write_results
@@ -76,7 +77,7 @@ def reproduce(
     seconds = sum(result["work"] for result in results.values())
     write_results(folder, "phase", command, seconds, rows, quick=quick, seed=seed, report=chapter)
     write_csv(folder / "results.csv", rows)
-    (folder / "table.md").write_text(phase_report.markdown(chapter))
+    (folder / "table.md").write_text(markdown(chapter))
     return rows
 
 

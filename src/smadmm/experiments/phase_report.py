@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from smadmm.experiments.ct_report import STUDENT, mean
 from smadmm.experiments.phase_runs import NAMES, TEST, Job, at_sfo, reached
 from smadmm.report import Column, Curves, Measured, Part, Picture, Series, Table, Verdict
 
@@ -21,7 +22,6 @@ PAPER = {
     "asvrg": (31.52, 33.27, 33.20),
     "smadmm": (31.56, 33.76, 33.57),
 }
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # 95 %, 1, 2, ... degrees of freedom
 CLOSE = 0.1  # dB below the converged SNR
 
 
@@ -54,12 +54,6 @@ def _add_times(rows: Sequence[Row], results: Sequence[Mapping[str, Any]]) -> Non
     for row, result in many:
         row["converged"] = converged[row["masks"]]
         row |= reached(dict(result), converged[row["masks"]] - CLOSE)
-
-
-def mean(rows: Iterable[Row], name: str = "snr") -> float | None:
-    """The mean of a column; None if there is nothing, or something diverged."""
-    values = [row[name] for row in rows]
-    return fmean(values) if values and None not in values else None
 
 
 def some(rows: Iterable[Row], **wanted: Any) -> list[Row]:
@@ -129,7 +123,7 @@ def _table(title: str, rows: Sequence[Row], methods: Iterable[str], paper: Mappi
         cells: list[Any] = [NAMES[method]]
         for batch in batches:
             theirs = paper[method][batch - 1] if method in paper and batch <= 3 else None
-            cells.append(Measured(mean(some(rows, method=method, batch=batch)), theirs))
+            cells.append(Measured(mean(some(rows, method=method, batch=batch), "snr"), theirs))
         lines.append(cells)
     return Table(title, ["method", *(Column(f"B={batch}", ".2f", "higher") for batch in batches)], lines)
 
@@ -159,8 +153,8 @@ def _six(rows: Sequence[Row], seed: int) -> list[Part]:
         for method in NAMES:
             chosen = some(few, purpose=purpose, method=method)
             if chosen:
-                each = [mean(some(chosen, image=image)) for image in images]
-                lines.append([purpose, NAMES[method], *each, mean(chosen)])
+                each = [mean(some(chosen, image=image), "snr") for image in images]
+                lines.append([purpose, NAMES[method], *each, mean(chosen, "snr")])
     columns: list[str | Column] = [
         "convention",
         "method",
@@ -175,7 +169,9 @@ def _own(rows: Sequence[Row]) -> list[Part]:
     for method in NAMES:
         own, same = (some(rows, purpose=p, method=method, batch=1) for p in ("own step", "unbiased"))
         if own:
-            lines.append([NAMES[method], own[0]["step"], mean(own), mean(same), mean(own, "snr_equal_sfo")])
+            lines.append(
+                [NAMES[method], own[0]["step"], mean(own, "snr"), mean(same, "snr"), mean(own, "snr_equal_sfo")]
+            )
     columns: list[str | Column] = ["method", Column("step", ".3f"), Column("SNR", ".2f", "higher")]
     columns += [Column("SNR with the common step", ".2f"), Column("SNR at equal SFO", ".2f", "higher")]
     title = "B = 1, every method with the step that was best for it on training images (five tried)"
@@ -200,14 +196,16 @@ def _tuning(rows: Sequence[Row]) -> list[Part]:
     lines: list[list[Any]] = []
     for rho in sorted({row["rho"] for row in full}, reverse=True):
         for strength in sorted({row["strength"] for row in some(full, rho=rho)}):
-            lines.append([rho, strength, mean(some(full, rho=rho, strength=strength))])
+            lines.append([rho, strength, mean(some(full, rho=rho, strength=strength), "snr")])
     parts: list[Part] = []
     if lines:
         columns = [Column("rho", ".3f"), Column("strength", "g"), Column("SNR", ".2f")]
         parts.append(Table("Tuning: strength of the denoiser, full gradients, training images", columns, lines))
     own = [row for row in tuning if row["batch"] != row["masks"]]
     steps = sorted({row["step"] for row in own}, reverse=True)
-    lines = [[NAMES[m], *(mean(some(own, method=m, step=s)) for s in steps)] for m in NAMES if some(own, method=m)]
+    lines = [
+        [NAMES[m], *(mean(some(own, method=m, step=s), "snr") for s in steps)] for m in NAMES if some(own, method=m)
+    ]
     if lines:
         names: list[str | Column] = ["method", *(Column(f"step {s:.3f}", ".2f") for s in steps)]
         parts.append(Table("Tuning: step of each method, B = 1, training images", names, lines))
@@ -267,7 +265,7 @@ def _verdicts(rows: Sequence[Row], table: Sequence[Row], named: Sequence[Row]) -
     batches = sorted({row["batch"] for row in summed})
     best = []
     for batch in batches:
-        means = {m: mean(some(summed, method=m, batch=batch)) for m in PAPER}
+        means = {m: mean(some(summed, method=m, batch=batch), "snr") for m in PAPER}
         best.append(max(means, key=lambda m: -math.inf if means[m] is None else means[m] or 0.0))
     wins = best.count("smadmm")
     constant = paired(some(unbiased, batch=1), "smadmm", "sadmm")
@@ -320,30 +318,3 @@ def _many_verdict(rows: Sequence[Row]) -> list[Part]:
     ahead = "smadmm" in fewest and fewest["smadmm"] < fewest.get("spider", math.inf)
     claim = f"With many masks (N = {masks}) PnP-SMADMM needs fewer sample gradients than SPIDER-ADMM"
     return [Verdict(claim, "holds" if ahead else "does not hold here", f"to within {CLOSE} dB: " + "; ".join(texts))]
-
-
-def markdown(parts: Sequence[Part]) -> str:
-    """Paragraphs, tables and verdicts of a chapter in Markdown."""
-    texts = []
-    for part in parts:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, Verdict):
-            texts.append(f"**{part.claim}**: {part.outcome}. {part.because}.")
-        elif isinstance(part, Table):
-            texts.append(_markdown_table(part))
-    return "\n\n".join(texts) + "\n"
-
-
-def _markdown_table(table: Table) -> str:
-    columns = [c if isinstance(c, Column) else Column(c) for c in table.columns]
-
-    def text(cell: Any, form: str) -> str:
-        if isinstance(cell, Measured):
-            return text(cell.ours, form) + ("" if cell.paper is None else f" ({cell.paper:{form}})")
-        return "-" if cell is None else f"{cell:{form}}" if isinstance(cell, float) and form else str(cell)
-
-    lines = [table.title + (" (the paper's in brackets)" if "Table 6" in table.title else ""), ""]
-    lines += ["| " + " | ".join(c.name for c in columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(text(x, c.form) for x, c in zip(r, columns, strict=True)) + " |" for r in table.rows]
-    return "\n".join([*lines, *(["", table.note] if table.note else [])])

@@ -24,6 +24,7 @@ import smadmm
 from smadmm.data.images import read_slices
 from smadmm.data.patterns import QUANTITIES, Patterns, is_patterns, read_patterns
 from smadmm.files import output_folder
+from smadmm.imaging.outputs import Interrupted
 from smadmm.imaging.priors import Prior, find_prior
 from smadmm.imaging.retrieved import write_results
 from smadmm.losses import AmplitudeLoss
@@ -141,7 +142,7 @@ def retrieve(
     rho = settings.strength * noise**2 / (count * prior.sigma**2)
     result = _solve(scaled, fit, prior, rho, settings, folder / CHECKPOINT, resume, progress)
     if result.reason.startswith("interrupted"):
-        raise KeyboardInterrupt(f"stopped after {result.state.k} iterations; go on with: {command} --resume")
+        raise Interrupted(f"stopped after {result.state.k} iterations; go on with: {command} --resume")
     facts = {"command": command, "version": smadmm.__version__, "input": name, **asdict(settings)}
     facts |= {
         "data": patterns.quantity,

@@ -95,8 +95,7 @@ def _page(images: Images, limits: Limits, row: Row, facts: Row, curve: Any, figu
     about = f"{height} x {width} pixels from {facts['masks']} diffraction patterns ({facts['data']})."
     page = Page(f"Phase retrieval of {facts['input']}", about)
     names = {"image": facts["method"].upper(), "fit": "without prior", "truth": "truth"}
-    low, high = limits
-    pictures = {names[key]: np.clip((images[key] - low) / (high - low), 0, 1) for key in names if key in images}
+    pictures = {names[key]: outputs.gray(images[key], limits) for key in names if key in images}
     page.add(Heading("Result"), Facts(row, "Quality and cost"), Compare("The image", pictures))
     page.add(Picture(figure, "truth, fit without prior, result and error, with a detail of each", "figure.png"))
     k, y, label = curve

@@ -1,0 +1,46 @@
+"""What is known of images beforehand, by name: a denoiser of the package or of a file, total variation, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from smadmm.denoisers import load, shipped
+from smadmm.problem import Prox
+from smadmm.proxes import Denoised, Zero
+from smadmm.total_variation import TV
+
+LEVEL = 5 / 255  # the noise that total variation is set for, as the denoisers are
+TV_SHARE = 0.5  # prox_{TV/rho} denoises best at this multiple of the noise level
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A prior for noise of level sigma; `prox(rho)` is its h for the weight rho."""
+
+    name: str
+    sigma: float
+    lipschitz: float | None  # of I - D, where it is a denoiser
+    prox: Callable[[float], Prox]
+
+
+def find_prior(name: str, device: torch.device | str = "cpu") -> Prior:
+    """A prior: tv, none, the name of a shipped denoiser, or a file of weights (.safetensors)."""
+    if name == "none":
+        return Prior(name, LEVEL, None, lambda rho: Zero())
+    if name == "tv":
+        return Prior(name, LEVEL, None, lambda rho: TV(TV_SHARE * LEVEL * rho))
+    if name not in shipped() and not name.endswith(".safetensors"):
+        raise ValueError(f"no prior {name!r}; there are {', '.join(shipped())}, tv, none, or a file .safetensors")
+    try:
+        denoiser = load(name)
+    except (ValueError, ImportError):
+        raise
+    except Exception as error:
+        raise ValueError(f"{name} is not a file of weights of smadmm: {error}") from None
+    if denoiser.sigma is None:
+        raise ValueError(f"{name} does not say for which noise level it was trained")
+    h = Denoised(denoiser.to(device), image=True)
+    return Prior(name, denoiser.sigma, denoiser.lipschitz, lambda rho: h)
