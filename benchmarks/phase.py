@@ -1,8 +1,8 @@
 """One stochastic gradient of phase retrieval, two points and one mask of 256 x 256, against its three FFTs alone.
 
-One thread, interleaved, CPU time; a ratio is the median over rounds. The FFTs are torch's (unitary, float32), each on an
-array of its own with all results kept, as in the gradient. The plain torch path and a library that takes two gradients
-(four FFTs) are shown beside it.
+One thread, interleaved, CPU time; a ratio is the median over rounds. The FFTs are torch's (unitary, float32), each on
+an array of its own with all results kept, as in the gradient. The plain torch path and two separate gradients (four
+FFTs) are shown beside it.
 """
 
 import os

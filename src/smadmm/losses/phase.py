@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from smadmm.operators.diffraction import PIECE, CodedDiffraction, read_array, read_entries
+from smadmm.operators.diffraction import PIECE, CodedDiffraction, Entries, read_entries
 from smadmm.problem import Batch, FiniteSum
 from smadmm.sampling import Sampling, iid
 
@@ -120,6 +120,7 @@ class AmplitudeLoss(PhaseLoss):
     def __init__(self, operator: CodedDiffraction, data: Any, reduction: str = "mean", sampling: Sampling = iid):
         super().__init__(operator, data, reduction, sampling)
         self._memory: list[Tensor] = []
+        self._entries = Entries(self._data, np.float32)
 
     def density(self, power: Tensor, data: Tensor) -> Tensor:
         return 0.5 * (power.sqrt() - data).square()
@@ -137,27 +138,34 @@ class AmplitudeLoss(PhaseLoss):
         kernels, pixels = _kernels(), math.prod(self.operator.size)
         size, scale = np.float32(math.sqrt(pixels)), np.float32(self._scale(batch) / pixels)
         images, factors = [x.contiguous().numpy() for x in points], [np.float32(w) for w in weights]
-        gradient = np.empty(self.operator.size, np.float32)
+        gradient = torch.empty(self.operator.size)
         memory = self._memory.pop() if self._memory else torch.empty(self.operator.size, dtype=torch.complex64)
         light = memory.numpy()
         for count, number in enumerate(batch.tolist()):
-            mask, y = self.operator.mask_array(number), read_array(self._data, number, np.float32)
-            total: Tensor | None = None
-            for image, factor in zip(images, factors, strict=True):
+            mask, y = self.operator.entries[number], self._entries[number]
+            fields = []
+            for image in images:
                 kernels.mask_image(image, mask, light)
-                field = torch.fft.fft2(memory, norm="backward")
-                if len(images) != 2:
-                    kernels.residual(field.numpy(), y, size, factor)
-                    total = field if total is None else total.add_(field)
-                elif total is None:
-                    total = field
-                else:
-                    kernels.residual_of_two(total.numpy(), factors[0], field.numpy(), factors[1], y, size)
-            del field
+                fields.append(torch.fft.fft2(memory, norm="backward"))
+            total = self._combined(fields, factors, y, size)
+            del fields  # its memory is used again
             back = torch.fft.ifft2(total, norm="forward")
-            kernels.unmask(back.numpy(), mask, scale, count == 0, gradient)
+            kernels.unmask(back.numpy(), mask, scale, count == 0, gradient.numpy())
         self._memory.append(memory)  # for the next call; each running call has its own
-        return torch.from_numpy(gradient)
+        return gradient
+
+    @staticmethod
+    def _combined(fields: list[Tensor], factors: list[np.float32], y: Any, size: np.float32) -> Tensor:
+        """sum_j w_j (1 - y/|z_j|) z_j, in the place of the first field."""
+        kernels, total = _kernels(), fields[0]
+        if len(fields) == 2:
+            kernels.residual_of_two(total.numpy(), factors[0], fields[1].numpy(), factors[1], y, size)
+            return total
+        for field, factor in zip(fields, factors, strict=True):
+            kernels.residual(field.numpy(), y, size, factor)
+        for field in fields[1:]:
+            total += field
+        return total
 
 
 class IntensityLoss(PhaseLoss):

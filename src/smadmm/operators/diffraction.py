@@ -50,10 +50,19 @@ def read_entries(array: Any, numbers: Tensor) -> Tensor:
     return torch.from_numpy(np.asarray(array[entries])[back])
 
 
-def read_array(array: Any, number: int, dtype: Any) -> NDArray[Any]:
-    """array[number] as a NumPy array, without a copy where array is in memory and of this dtype."""
-    entry = array.numpy()[number] if isinstance(array, Tensor) else array[number]
-    return np.ascontiguousarray(entry, dtype=dtype)
+class Entries:
+    """array[number] as a contiguous NumPy array of a dtype: a view where the array is a CPU tensor of that dtype."""
+
+    def __init__(self, array: Any, dtype: Any):
+        self.dtype, self.array = dtype, array
+        self.view = isinstance(array, Tensor) and array.device.type == "cpu" and array.is_contiguous()
+        if self.view:
+            self.array = array.resolve_conj().numpy()
+            self.view = self.array.dtype == dtype
+
+    def __getitem__(self, number: int) -> NDArray[Any]:
+        entry: NDArray[Any] = self.array[number]
+        return entry if self.view else np.ascontiguousarray(entry, dtype=self.dtype)
 
 
 class CodedDiffraction(Operator):
@@ -65,6 +74,7 @@ class CodedDiffraction(Operator):
         self.dtype, self.device = dtype, torch.device(device)
         self.field = torch.complex128 if dtype in (torch.float64, torch.complex128) else torch.complex64
         self._masks = masks.to(dtype=self.field, device=device) if isinstance(masks, Tensor) else masks
+        self.entries = Entries(self._masks, np.complex64)
         self.count = int(masks.shape[0])
         self.size: Shape = tuple(int(n) for n in masks.shape[1:])
         self.in_shape, self.out_shape = self.size, (self.count, *self.size)
@@ -76,10 +86,6 @@ class CodedDiffraction(Operator):
     def masks(self, numbers: Tensor) -> Tensor:
         """The masks of these numbers."""
         return read_entries(self._masks, numbers).to(dtype=self.field, device=self.device)
-
-    def mask_array(self, number: int) -> NDArray[np.complex64]:
-        """One mask as a NumPy array."""
-        return read_array(self._masks, number, np.complex64)
 
     def _numbers(self) -> list[Tensor]:
         return list(torch.arange(self.count).split(PIECE))
