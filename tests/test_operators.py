@@ -5,7 +5,19 @@ import pytest
 import scipy.sparse
 import torch
 
-from smadmm.operators import EdgeDifferences, FiniteDifferences, Identity, Matrix, Operator, Radon, Slot, Stack, Sum
+from smadmm.operators import (
+    CodedDiffraction,
+    EdgeDifferences,
+    FiniteDifferences,
+    Identity,
+    Matrix,
+    Operator,
+    Radon,
+    Slot,
+    Stack,
+    Sum,
+    circle_masks,
+)
 
 EDGES = [(0, 1), (1, 2), (0, 4), (3, 3)]
 
@@ -51,6 +63,9 @@ OPERATORS = {
     "differences of one axis": FiniteDifferences((3, 4, 2), axes=(1,)),
     "slot": Slot(5, 2, 9),
     "radon": Radon((4, 6), [0.1, 1.3, 2.5], detectors=7),
+    "diffraction of real images": CodedDiffraction(circle_masks(3, (4, 6)), torch.float64),
+    "diffraction of complex images": CodedDiffraction(circle_masks(3, (4, 6)), torch.complex128),
+    "diffraction, any masks": CodedDiffraction(random((20, 3, 5), 1, torch.complex128), torch.float64),
     "adjoint": Matrix(M).T,
     "real to complex": RealToComplex(torch.polar(torch.ones(4, 4).double(), random((4, 4), 2))),
 }

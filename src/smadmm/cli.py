@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated
 
 try:
@@ -90,6 +91,15 @@ for _name, _about in {
 
 
 @reproduce.command()
+def phase(out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False) -> None:
+    """Table 6: phase retrieval from coded diffraction patterns, and the case of many masks."""
+    from smadmm.experiments import phase as experiment
+
+    experiment.reproduce(out, data, quick, seed, progress=not quiet)
+    typer.echo(f"results.json, results.csv, table.md and phase.png are in {out}; finished parts in {out}/parts")
+
+
+@reproduce.command()
 def denoisers(out: Out, data: Data = None, quick: Quick = False, quiet: Quiet = False) -> None:
     """Noise removed and Lipschitz constants of the shipped denoisers, TV and BM3D on Set12 and CT test slices."""
     from smadmm.experiments import denoisers as experiment
@@ -141,6 +151,47 @@ def classify(
         lines = command.fit(source, test, out, settings, data)
     for line in lines:
         typer.echo(line)
+
+
+@app.command()
+def retrieve(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="Patterns with masks (NPZ or HDF5: amplitudes or intensities, masks, perhaps truth; NPY with "
+            "--mask-file), or, with --masks, an image to simulate from.",
+        ),
+    ],
+    out: Annotated[str, typer.Option("--out", help="Folder for image, figure, curves, run.json and report.html.")],
+    masks: Annotated[int | None, typer.Option(help="Simulate patterns of INPUT behind this many masks.")] = None,
+    snr: Annotated[float | None, typer.Option(help="Noise of the simulated amplitudes in dB (25).")] = None,
+    mask_file: Annotated[str | None, typer.Option(help="NPY file of the masks, n x height x width.")] = None,
+    quantity: Annotated[str | None, typer.Option(help="What an NPY file holds: amplitudes or intensities.")] = None,
+    method: Annotated[str, typer.Option(help="smadmm, sadmm, spider, svrg, asvrg, red-sd or on-red.")] = "smadmm",
+    prior: Annotated[
+        str, typer.Option(help="A shipped denoiser, a file of weights (.safetensors), tv or none.")
+    ] = "ridge-natural",
+    batch: Annotated[int | None, typer.Option(help="Masks a step (6, or all if there are fewer).")] = None,
+    iterations: Annotated[int, typer.Option(help="Iterations.")] = 200,
+    strength: Annotated[float, typer.Option(help="Multiplies the weight that the prior gets from the noise.")] = 1.0,
+    start: Annotated[str, typer.Option(help="Of the fit without prior: constant or spectral.")] = "constant",
+    complex_image: Annotated[bool, typer.Option("--complex", help="The image is complex.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps ...")] = "cpu",
+    threads: Annotated[int, typer.Option(help="Threads of the CPU.", min=1)] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --out.")] = False,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Retrieve an image from the amplitudes of its coded diffraction patterns."""
+    import torch
+
+    from smadmm.imaging import retrieve as job
+
+    torch.set_num_threads(threads)
+    settings = job.Settings(method, prior, batch, iterations, strength, start, complex_image, seed, device)
+    patterns = job.open_input(source, masks, snr, mask_file, quantity, seed)
+    _tell(job.retrieve(Path(source).name, patterns, out, settings, _typed(), resume, progress=not quiet))
 
 
 @app.command("train-denoiser")

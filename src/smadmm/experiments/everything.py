@@ -47,11 +47,18 @@ def _ct(name: str) -> Experiment:
     return run
 
 
+def _phase(out: str, data: str | None, quick: bool, seed: int, progress: bool) -> None:
+    from smadmm.experiments import phase
+
+    phase.reproduce(out, data, quick, seed, progress)
+
+
 EXPERIMENTS: Mapping[str, Experiment] = {  # by name: its folder below --out, and its command
     "complexity": _complexity,
     "classification": _classification,
     "denoisers": _denoisers,
     **{name: _ct(name) for name in ("ct-120", "ct-180", "ct-ablation", "ct-iterations", "ct-visual")},
+    "phase": _phase,
 }
 
 

@@ -3,15 +3,20 @@
 from smadmm.losses.autograd import Autograd
 from smadmm.losses.glm import GLM, Logistic, Sigmoid, Squared, SquaredHinge
 from smadmm.losses.inverse import BlockLeastSquares, LeastSquares
+from smadmm.losses.phase import AmplitudeLoss, IntensityLoss, PhaseLoss, PoissonLoss
 from smadmm.losses.stream import Stream, StreamEnded
 from smadmm.losses.tomography import Tomography, Transmission
 
 __all__ = [
     "GLM",
+    "AmplitudeLoss",
     "Autograd",
     "BlockLeastSquares",
+    "IntensityLoss",
     "LeastSquares",
     "Logistic",
+    "PhaseLoss",
+    "PoissonLoss",
     "Sigmoid",
     "Squared",
     "SquaredHinge",

@@ -1,6 +1,7 @@
 """Linear operators with exact adjoints."""
 
 from smadmm.operators.differences import EdgeDifferences, FiniteDifferences
+from smadmm.operators.diffraction import CodedDiffraction, circle_masks, quadrant_masks
 from smadmm.operators.filters import hann, ramp, shepp_logan
 from smadmm.operators.linear import (
     Adjoint,
@@ -18,6 +19,7 @@ from smadmm.operators.radon import Radon
 
 __all__ = [
     "Adjoint",
+    "CodedDiffraction",
     "Composition",
     "EdgeDifferences",
     "FiniteDifferences",
@@ -30,7 +32,9 @@ __all__ = [
     "Slot",
     "Stack",
     "Sum",
+    "circle_masks",
     "hann",
+    "quadrant_masks",
     "ramp",
     "shepp_logan",
 ]

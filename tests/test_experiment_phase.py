@@ -1,0 +1,108 @@
+"""The phase experiment at a small size: what it leaves behind, that it resumes, and its arithmetic."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from smadmm.data.phantoms import abdomen
+from smadmm.experiments import phase, phase_report
+from smadmm.experiments.phase_runs import at_sfo, reached, read_set
+
+PLAN = phase.Plan(
+    size=24, images=(0, 1), more_images=(2, 3), seeds=3, iterations=4, many=(9,), training=(0,), processes=0
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    for kind in ("BSD400", "OnRED6"):
+        (folder / "images" / kind).mkdir(parents=True)
+        for seed in range(4):
+            pixels = np.clip((abdomen(32, seed) + 1000) / 10, 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / "images" / kind / f"{seed}.png")
+    return str(folder)
+
+
+def test_it_leaves_results_and_resumes(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(phase, "CROP", 24)
+    rows = phase.reproduce(str(tmp_path), data, progress=False, plan=PLAN)
+    stored = json.loads((tmp_path / "results.json").read_text())
+    assert stored["experiment"] == "phase" and len(stored["rows"]) == len(rows)
+    kinds = [part["kind"] for part in stored["report"] if isinstance(part, dict)]
+    assert kinds.count("verdict") == 4 and "curves" in kinds and "table" in kinds
+    assert (tmp_path / "phase.png").exists() and (tmp_path / "results.csv").exists()
+    text = (tmp_path / "table.md").read_text()
+    assert "(31.56)" in text and "Many masks" in text and "Boat" in text
+
+    def not_again(job, data):
+        raise AssertionError(f"{job.name} was done already")
+
+    monkeypatch.setattr(phase, "run_job", not_again)
+    again = phase.reproduce(str(tmp_path), data, progress=False, plan=PLAN)
+    assert [row["snr"] for row in again] == [row["snr"] for row in rows]
+
+
+def test_sfo_are_those_of_the_table(data, tmp_path, monkeypatch):
+    """K = 4, B = 2, N = 6: SADMM (K + 1) B; SMADMM B + B (a_1 = 1) + 3 * 2 B; SPIDER 6 + 2 * 2 B + 6 + 2 B."""
+    plan = phase.Plan(
+        size=24, images=(0,), more_images=(), seeds=1, batches=(1, 2), iterations=4, many=(), training=(), processes=0
+    )
+    rows = phase.reproduce(str(tmp_path), data, progress=False, plan=plan)
+    sfo = {row["method"]: row["sfo"] for row in rows if row["purpose"] == "unbiased" and row["batch"] == 2}
+    assert sfo["sadmm"] == sfo["sadmm-decay"] == sfo["on-red"] == 10
+    assert sfo["smadmm"] == 16 and sfo["spider"] == sfo["asvrg"] == 24
+    equal = {row["method"]: row for row in rows if row["purpose"] == "unbiased" and row["batch"] == 2}
+    assert equal["sadmm"]["snr_equal_sfo"] == pytest.approx(equal["sadmm"]["snr"], abs=1e-3)
+    assert equal["smadmm"]["snr_equal_sfo"] != pytest.approx(equal["smadmm"]["snr"], abs=1e-6)
+
+
+def test_the_sum_convention_has_its_own_constants():
+    jobs = phase._table("sum", phase.FULL, ["smadmm"], (1, 3), (0,), 0)
+    assert [(job.rho, job.step) for job in jobs] == [
+        (1.3181, pytest.approx(1 / 8.6362)),
+        (pytest.approx(1.3181 / 3), pytest.approx(3 / 8.6362)),
+    ]
+
+
+def test_full_and_quick_plans_name_every_job_once():
+    for plan in (phase.FULL, phase.QUICK):
+        names = [job.name for job in phase._jobs(plan, 0)]
+        assert len(set(names)) == len(names)
+    tables = [job for job in phase._jobs(phase.FULL, 0) if job.purpose in ("sum", "unbiased")]
+    assert {(job.iterations, job.size, job.masks) for job in tables} == {(600, 256, 6)}
+    assert len({job.seed for job in tables if job.method == "smadmm"}) == 5
+    assert not any(job.images == "test" for job in phase._jobs(phase.FULL, 0) if job.purpose == "tuning")
+
+
+def test_what_is_reached_and_affordable():
+    result = {"curve": [1.0, 5.0, 3.0, 6.0, 7.0], "sfo": [1, 3, 5, 7, 9], "cpu": [0.0, 0.1, 0.2, 0.3, 0.4]}
+    assert reached(result, 4.0) == {"iterations_to": 3, "sfo_to": 7, "seconds_to": 0.3}  # it fell below once more
+    assert reached(result, 0.0)["iterations_to"] == 0
+    assert reached(result, 8.0) == {"iterations_to": None, "sfo_to": None, "seconds_to": None}
+    assert at_sfo(result, 6) == 3.0 and at_sfo(result, 0) is None
+
+
+def test_paired_difference_and_verdicts():
+    def row(method, image, snr):
+        scan = {"purpose": "sum", "images": "test", "image": image, "size": 8, "masks": 6, "seed": 0, "batch": 1}
+        return scan | {"method": method, "snr": snr}
+
+    rows = [row("a", i, 10 + i + gap) for i, gap in enumerate((0.1, 0.2, 0.3))]
+    rows += [row("b", i, 10 + i) for i in range(3)] + [row("b", 7, None)]
+    gap = phase_report.paired(rows, "a", "b")
+    assert gap == (pytest.approx(0.2), pytest.approx(4.30 * 0.1 / math.sqrt(3)), 3)
+    assert phase_report._at_least(gap, 0.0) == "holds in part"  # 0.2 +- 0.25
+    assert phase_report._at_least((2.5, 0.3, 5), 2.0) == "holds"
+    assert phase_report._at_least((1.9, 0.3, 5), 2.0) == "does not hold here"
+    assert phase_report._at_least((2.5, math.nan, 1), 2.0) == "holds in part"
+
+
+def test_missing_data_are_named(tmp_path):
+    with pytest.raises(ValueError, match="give --data DIR"):
+        read_set(None, "test")
+    with pytest.raises(ValueError, match="no PNG files"):
+        read_set(str(tmp_path), "test")
