@@ -93,7 +93,8 @@ def _entries(name: str, value: Any, seen: frozenset[int]) -> Iterator[tuple[str,
     elif isinstance(value, Tensor):
         yield name, _tensor_text(value)
     elif isinstance(value, np.ndarray):
-        yield name, _tensor_text(torch.from_numpy(np.ascontiguousarray(value)))
+        digest = hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()  # read-only and mapped arrays, too
+        yield name, f"array {value.shape} {value.dtype} {digest[:16]}"
     elif isinstance(value, types.FunctionType):
         yield name, f"function {value.__module__}.{value.__qualname__} {_code_digest(value.__code__).hex()[:16]}"
         yield from _entries(name, _function_parts(value), seen)
