@@ -34,10 +34,32 @@ DEFAULT_KAPPAS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 # (kappa, eta) by input SNR, batch size (5: also for 10; 20: also for 40) and method: the best mean SNR of
 # `smadmm reproduce ct-tuning`, 256 x 256, 180 views
 TUNED: dict[tuple[float, int], dict[str, tuple[float, float]]] = {
-    (50.0, 5): dict.fromkeys(METHODS, (16.0, 1.0)),
-    (50.0, 20): dict.fromkeys(METHODS, (16.0, 1.0)),
-    (35.0, 5): dict.fromkeys(NOISY, (4.0, 1.0)),
-    (35.0, 20): dict.fromkeys(NOISY, (4.0, 1.0)),
+    (50.0, 5): {
+        "red-sd": (4.0, 0.3),
+        "spider": (4.0, 0.3),
+        "sadmm": (4.0, 0.3),
+        "asvrg": (4.0, 0.3),
+        "smadmm": (4.0, 0.3),
+        "default": (1.0, 1.0),
+    },
+    (50.0, 20): {
+        "red-sd": (4.0, 0.3),
+        "spider": (4.0, 0.3),
+        "sadmm": (4.0, 0.3),
+        "asvrg": (4.0, 0.3),
+        "smadmm": (4.0, 0.3),
+        "default": (1.0, 1.0),
+    },
+    (35.0, 5): {
+        "sadmm": (1.0, 0.3),
+        "smadmm": (1.0, 0.3),
+        "default": (1.0, 1.0),
+    },
+    (35.0, 20): {
+        "sadmm": (1.0, 0.3),
+        "smadmm": (1.0, 0.3),
+        "default": (0.5, 1.0),
+    },
 }
 
 
