@@ -5,7 +5,8 @@
     on-red   RED with the gradient of a batch                        asvrg    SVRG at theta x + (1 - theta) anchor
     red-sd   RED with full gradients (steepest descent)
 
-`tomography` is the default for CT: smadmm with the Fourier preconditioner as its x-step, equispaced views, and
+`tomography` is the default for CT: smadmm with all views and a nearly exact x-step, or batches of equispaced views and
+the Fourier preconditioner, and
     rho = s^2 / (c N sigma^2),
 the weight for which F + rho phi is a negative log posterior: s is the noise of the sinogram, c and N the loss's scale
 and views, and phi the prior of a denoiser for noise of level sigma, D = prox_phi.
