@@ -14,7 +14,7 @@ venv: .venv/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-demo: venv  ## the main job: solve a problem and leave a picture
+demo: venv  ## the main job: a CT phantom from 60 noisy views; leaves a figure and a report
 	$(BIN)/python examples/demo.py
 
 lint: venv

@@ -10,9 +10,9 @@ from smadmm import ADMM, RED, SGD, Problem, Spider, Stop, Storm, metrics, run
 from smadmm.losses import LeastSquares, Tomography
 from smadmm.operators import Matrix, Radon
 from smadmm.pnp import METHODS, estimator, pnp, posterior_weight, sinogram_noise, tomography
-from smadmm.preconditioner import FourierStep
+from smadmm.preconditioner import FourierStep, NewtonStep
 from smadmm.proxes import TV, Denoised
-from smadmm.sampling import Rng, stride
+from smadmm.sampling import Rng, iid, stride
 
 
 def shrink(x):
@@ -128,10 +128,46 @@ def test_bad_weights_are_refused():
         sinogram_noise(torch.ones(4, 1))
 
 
-def test_tomography_uses_the_preconditioner_for_its_batch():
-    loss = ct(size=16, views=8)[-1]
-    solver = tomography(loss, Denoised(shrink), 0.1)
-    assert isinstance(solver.x_step, FourierStep) and solver.estimator.batch == 8
+def test_tomography_uses_the_x_step_for_its_batch():
+    _, radon, sinogram, _, loss = ct(size=16, views=8)
+    assert loss.sampling is stride
+    default = tomography(loss, Denoised(shrink), 0.1)
+    assert isinstance(default.x_step, NewtonStep) and default.estimator.batch == 8 and default.eta(1) == 1
+    batches = tomography(loss, Denoised(shrink), 0.1, batch=4)
+    assert isinstance(batches.x_step, FourierStep) and batches.estimator.batch == 4
+    drawn = Tomography(radon, sinogram, sampling=iid)  # n independent draws are not all views
+    assert isinstance(tomography(drawn, Denoised(shrink), 0.1).x_step, FourierStep)
+
+
+def test_the_newton_step_solves_the_quadratic():
+    _, _, _, _, loss = ct(size=10, views=7)
+    g = torch.Generator().manual_seed(0)
+    direction, zero, rho = torch.randn(10, 10, generator=g), torch.zeros(10, 10), 0.02
+    d = NewtonStep(loss, inner=60)(direction, 1.0, rho)
+    back = loss.gradient((d, zero), (1.0, -1.0), loss.full()) + rho * d
+    torch.testing.assert_close(back, direction, atol=1e-4, rtol=1e-3)
+    assert NewtonStep(loss, inner=3).sfo == 21
+    assert torch.equal(NewtonStep(loss)(zero, 1.0, rho), zero)
+    with pytest.raises(ValueError, match="at least one conjugate gradient step"):
+        NewtonStep(loss, inner=0)
+
+
+def blur(x):
+    """A prox: symmetric, with eigenvalues in (0, 1]."""
+    return 0.5 * (x + torch.nn.functional.avg_pool2d(x[None], 3, 1, 1)[0])
+
+
+def test_few_views_converge_in_few_iterations():
+    """Both x-steps have one fixed point; the nearly exact one is there much earlier."""
+    _, radon, sinogram, noise, loss = ct(size=48, views=15)
+    rho = posterior_weight(loss, noise, 0.05)
+    prior, start = Denoised(blur), radon.fbp(sinogram)
+    newton, fourier = tomography(loss, prior, rho), tomography(loss, prior, rho, batch=15)
+    exact = run(newton, start, stop=Stop(iterations=200), every=200).x
+    slow = run(fourier, start, stop=Stop(iterations=800), every=800).x
+    assert metrics.snr(exact, slow) > 40  # the same answer
+    at_ten = [run(solver, start, stop=Stop(iterations=10)).x for solver in (newton, fourier)]
+    assert metrics.snr(exact, at_ten[0]) > metrics.snr(exact, at_ten[1]) + 6
 
 
 def test_metrics():

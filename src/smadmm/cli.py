@@ -265,8 +265,8 @@ def reconstruct(
     prior: Annotated[
         str, typer.Option(help="A shipped denoiser, a file of weights (.safetensors), tv or none.")
     ] = "ridge-ct",
-    batch: Annotated[int | None, typer.Option(help="Views a step (60, or all if there are fewer).")] = None,
-    iterations: Annotated[int | None, typer.Option(help="Iterations a slice (200 if no seconds are given).")] = None,
+    batch: Annotated[int | None, typer.Option(help="Views a step; by default all.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Iterations a slice (30 if no seconds are given).")] = None,
     seconds: Annotated[float | None, typer.Option(help="Seconds a slice.")] = None,
     strength: Annotated[float, typer.Option(help="Multiplies the weight that the prior gets from the noise.")] = 1.0,
     device: Annotated[str, typer.Option(help="cpu, cuda, mps ...")] = "cpu",

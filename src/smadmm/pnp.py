@@ -5,7 +5,8 @@
     on-red   RED with the gradient of a batch                        asvrg    SVRG at theta x + (1 - theta) anchor
     red-sd   RED with full gradients (steepest descent)
 
-`tomography` is the default for CT: smadmm with the Fourier preconditioner as its x-step, equispaced views, and
+`tomography` is the default for CT: smadmm with all views and a nearly exact x-step, or batches of equispaced views and
+the Fourier preconditioner, and
     rho = s^2 / (c N sigma^2),
 the weight for which F + rho phi is a negative log posterior: s is the noise of the sinogram, c and N the loss's scale
 and views, and phi the prior of a denoiser for noise of level sigma, D = prox_phi.
@@ -21,15 +22,17 @@ from torch import Tensor
 
 from smadmm.estimators import ASVRG, SGD, SVRG, Estimator, Spider, Storm
 from smadmm.losses.tomography import Tomography
-from smadmm.preconditioner import FourierStep
+from smadmm.preconditioner import FourierStep, NewtonStep
 from smadmm.problem import Loss, Problem, Prox
 from smadmm.red import RED
+from smadmm.sampling import golden, reshuffled, stride
 from smadmm.schedules import Power, ScheduleLike
 from smadmm.solver import ADMM
 from smadmm.xsteps import XStep, linearised
 
 Method = Literal["smadmm", "sadmm", "spider", "svrg", "asvrg", "on-red", "red-sd"]
 METHODS: tuple[Method, ...] = get_args(Method)
+PASSES = (stride, golden, reshuffled)  # a batch of n samples is every sample once
 
 
 def estimator(method: Method, batch: int, n: int | None, a: ScheduleLike | None = None) -> Estimator:
@@ -96,10 +99,13 @@ def posterior_weight(loss: Tomography, noise: float, sigma: float) -> float:
 def tomography(
     loss: Tomography, prior: Prox, rho: float, method: Method = "smadmm", batch: int | None = None, seed: int = 0
 ) -> ADMM | RED:
-    """The solver for CT: Fourier preconditioner, views as the loss samples them (best: `stride`).
+    """The solver for CT, views as the loss samples them (best: `stride`).
 
-    By default batches have up to 180 views: with a denoiser the views cost little beside it. eta = 1/2 goes up to 1.8
-    times as far as the minimum of a batch (see `preconditioner`), which is stable up to 2 and quicker.
+    By default every iteration uses all views, and its x-step is nearly exact (`NewtonStep`): with a denoiser the views
+    cost little beside it, and few iterations are needed. With a batch, or independent draws, it is `FourierStep`; eta =
+    1/2 goes up to 1.8 times as far as the minimum of a batch, which is stable up to 2 and quicker.
     """
+    if batch is None and loss.sampling in PASSES:
+        return pnp(loss, prior, method, loss.n, rho, eta=1.0, x_step=NewtonStep(loss), seed=seed)
     size = min(loss.n, 180) if batch is None else batch
     return pnp(loss, prior, method, size, rho, eta=0.5, x_step=FourierStep(loss, size), seed=seed)

@@ -1,4 +1,8 @@
-"""What is known of images beforehand, by name: a denoiser of the package or of a file, total variation, or nothing."""
+"""What is known of images beforehand, by name: a denoiser of the package or of a file, total variation, or nothing.
+
+What a denoiser makes is cut to the range that images have: outside it knows nothing, and iterated without data it may
+go there (directions that no view sees are free).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
 
 from smadmm.denoisers import load, shipped
 from smadmm.problem import Prox
@@ -26,7 +31,19 @@ class Prior:
     prox: Callable[[float], Prox]
 
 
-def find_prior(name: str, device: torch.device | str = "cpu") -> Prior:
+class Within(nn.Module):
+    """A denoiser whose images are cut to [low, high]."""
+
+    def __init__(self, denoiser: nn.Module, low: float, high: float):
+        super().__init__()
+        self.denoiser, self.low, self.high = denoiser, low, high
+
+    def forward(self, x: Tensor) -> Tensor:
+        image: Tensor = self.denoiser(x)
+        return image.clamp(self.low, self.high)
+
+
+def find_prior(name: str, device: torch.device | str = "cpu", limits: tuple[float, float] = (0.0, 1.0)) -> Prior:
     """A prior: tv, none, the name of a shipped denoiser, or a file of weights (.safetensors)."""
     if name == "none":
         return Prior(name, LEVEL, None, lambda rho: Zero())
@@ -42,5 +59,5 @@ def find_prior(name: str, device: torch.device | str = "cpu") -> Prior:
         raise ValueError(f"{name} is not a file of weights of smadmm: {error}") from None
     if denoiser.sigma is None:
         raise ValueError(f"{name} does not say for which noise level it was trained")
-    h = Denoised(denoiser.to(device), image=True)
+    h = Denoised(Within(denoiser.to(device), *limits), image=True)
     return Prior(name, denoiser.sigma, denoiser.lipschitz, lambda rho: h)

@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 import smadmm
 from smadmm.files import atomic_write, output_folder
+from smadmm.history import History
 from smadmm.imaging.outputs import Interrupted
 from smadmm.imaging.priors import Prior, find_prior
 from smadmm.imaging.results import Finished, write_results
@@ -28,12 +29,13 @@ from smadmm.imaging.scans import Measurement, Scan, fbp, noise_level, residual
 from smadmm.losses import Tomography
 from smadmm.metrics import snr, ssim
 from smadmm.pnp import METHODS, Method, posterior_weight, tomography
+from smadmm.preconditioner import NewtonStep
 from smadmm.run import Stop, run
 from smadmm.sampling import stride
 from smadmm.solver import State
 
 EVERY = 5  # iterations between two rows of the curves
-ITERATIONS = 200
+ITERATIONS = 30
 UNFINISHED = "unfinished"
 
 
@@ -77,7 +79,7 @@ def reconstruct(
 ) -> Iterator[str]:
     """Reconstruct all slices and write the results; yields what there is to say."""
     begin = time.perf_counter()
-    prior = find_prior(settings.prior, settings.device)
+    prior = find_prior(settings.prior, settings.device, scan.limits)
     if settings.batch is not None and settings.batch > scan.radon.views:
         raise ValueError(f"--batch {settings.batch} is more than the {scan.radon.views} views")
     folder = output_folder(out)
@@ -207,21 +209,29 @@ def solve(
     )
     if result.reason.startswith("interrupted"):
         raise Interrupted
+    extra = solver.x_step.sfo if isinstance(solver.x_step, NewtonStep) else 0
+    history = _with_products(result.history, extra)
     image = result.x.detach().cpu()
     row = _row(scan, measurement, start, image) | {
         "iterations": result.state.k,
-        "sfo": result.state.sfo,
-        "seconds": result.history["seconds"][-1],
+        "sfo": int(history["sfo"][-1]),
+        "seconds": history["seconds"][-1],
         "batch": _batch(solver),
         "rho": rho,
         "noise": noise,
         "stopped": result.reason,
     }
-    return Finished(image.numpy(), start.numpy(), None if truth is None else truth.numpy(), result.history, row)
+    return Finished(image.numpy(), start.numpy(), None if truth is None else truth.numpy(), history, row)
 
 
 def _batch(solver: Any) -> int:
     return int(solver.estimator.batch)
+
+
+def _with_products(history: History, extra: int) -> History:
+    """The history with `extra` sample gradients an iteration for what the x-step computes."""
+    sfo = [count + extra * k for count, k in zip(history["sfo"], history["k"], strict=True)]
+    return History({**history.columns, "sfo": sfo})
 
 
 def _metric(scan: Scan, measurement: Measurement, device: str) -> tuple[str, Callable[[Tensor], float]]:

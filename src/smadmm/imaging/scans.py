@@ -67,6 +67,11 @@ class Scan:
     series: dicom.Series | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The range of the image in the unit `scale`: [0, 1] as simulated, no attenuation below 0 as measured."""
+        return (0.0, 1.0) if self.snr is not None else (0.0, math.inf)
+
 
 def simulated(name: str, slices: Slices, views: int, snr: float, seed: int, threads: int = 1) -> Scan:
     """Views equispaced over half a turn of every slice, with noise; slices that are constant are refused."""
