@@ -40,7 +40,7 @@ NOTE = (
     "PSNR after Gaussian noise of level sigma/255. Lip(I - D): proved for ridge potentials; measured by a Krylov "
     "method at every test image, clean, noisy and half way (ridge: at the small images and two slices). ms: CPU time "
     "of one 512 x 512 image on one thread; faster: how many times as long the gradient step of the 17 x 64 DnCNN "
-    "takes, timed in turns. TV and BM3D are not learned; BM3D at 15 and 25 was run on Set12 only."
+    "takes, timed in turns. TV and BM3D are not learned; BM3D at 15 and 25 was run on the small images only."
 )
 
 
@@ -100,7 +100,7 @@ def draw(rows: Sequence[Row], values: Mapping[str, Sequence[float]], path: Path)
 
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
-    timed = [row for row in rows if row.get("ms") and row.get("psnr_ct") and row["sigma"] == 5]
+    timed = [row for row in rows if row.get("ms") and row.get("psnr_set12") and row["sigma"] == 5]
     for key, marker, label in (("psnr_set12", "o", "Set12"), ("psnr_ct", "s", "CT test slices")):
         left.plot([row["ms"] for row in timed], [row[key] for row in timed], marker, label=label)
     for row in timed:
