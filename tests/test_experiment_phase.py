@@ -2,13 +2,15 @@
 
 import json
 import math
+import os
+import signal
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from smadmm.data.phantoms import abdomen
-from smadmm.experiments import phase, phase_report
+from smadmm.experiments import phase, phase_report, phase_runs
 from smadmm.experiments.phase_runs import at_sfo, reached, read_set
 
 PLAN = phase.Plan(
@@ -106,3 +108,21 @@ def test_missing_data_are_named(tmp_path):
         read_set(None, "test")
     with pytest.raises(ValueError, match="no PNG files"):
         read_set(str(tmp_path), "test")
+
+
+def test_an_interrupted_job_leaves_no_result(data, tmp_path, monkeypatch):
+    """SIGTERM ends a run early; what it had reached by then must not be taken for the result of the job."""
+    real = phase_runs.snr
+    calls = []
+
+    def quality(truth, x):
+        calls.append(1)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(truth, x)
+
+    monkeypatch.setattr(phase, "CROP", 24)
+    monkeypatch.setattr(phase_runs, "snr", quality)
+    with pytest.raises(KeyboardInterrupt):
+        phase.reproduce(str(tmp_path), data, progress=False, plan=PLAN)
+    assert not list((tmp_path / "parts").glob("*.json"))

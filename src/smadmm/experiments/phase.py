@@ -104,10 +104,11 @@ def _jobs(plan: Plan, seed: int) -> list[Job]:
     jobs += _table("unbiased", plan, rivals, first, plan.images, seed)
     for number in range(1, plan.seeds):  # an image each, in turn
         jobs += _table("unbiased", plan, rivals, first, (plan.images[number % len(plan.images)],), seed + number)
+    jobs += _own_steps(plan, seed)
     jobs += _table("sum", plan, summed, plan.batches, plan.images, seed)
     jobs += _table("unbiased", plan, others, first, plan.images, seed)
     jobs += _table("unbiased", plan, METHODS, plan.batches[1:], plan.images, seed)
-    jobs += _own_steps(plan, seed) + _table("own step", plan, METHODS, first, plan.images, seed)
+    jobs += _table("own step", plan, METHODS, first, plan.images, seed)
     jobs += _table("unbiased", plan, METHODS, first, plan.more_images, seed)
     return jobs + _table("sum", plan, summed, first, plan.more_images, seed)
 

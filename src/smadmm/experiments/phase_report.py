@@ -109,8 +109,8 @@ def _setting(rows: Sequence[Row], who: str) -> str:
     return (
         f"{one['masks']} masks on the unit circle, {one['decibel']:g} dB, {one['size']} x {one['size']} pixels, "
         f"K = {one['iterations']}, prior ridge-natural, started from 0.01 everywhere, SNR after the better sign. The "
-        f"paper does not name its three images; ours are {who}. In the sum convention rho = tau/B and the step "
-        "B/(6 + 2 tau) for the mean of a batch: these, not the method, make most of the paper's jump from B = 1 to 2. "
+        f"paper does not name its three images; ours are {who}. In the sum convention the mean of a batch has the "
+        "weight rho = tau/B and the step B/(6 + 2 tau): with B the problem changes, too, not only the noise. "
         "The strength of the denoiser was tuned on training images with full gradients, for all methods at once. The "
         "paper's denoiser and images are others: compare differences, not levels."
     )

@@ -141,6 +141,8 @@ def run_job(job: Job, data: str | None) -> dict[str, Any]:
         result = run(method, start, stop, every=1, metrics=metrics, objective=False, progress=False)
     except Diverged:
         return {"snr": None, "ssim": None, "sfo": [], "curve": [], "cpu": []}
+    if result.reason.startswith("interrupted"):
+        raise KeyboardInterrupt(result.reason)  # a part of a curve is no result
     x, history = align(truth, result.state.est.at), result.history
     return {
         "snr": snr(truth, x),
