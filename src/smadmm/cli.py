@@ -17,7 +17,7 @@ import smadmm
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, help=smadmm.__doc__, pretty_exceptions_enable=False)
 reproduce = typer.Typer(no_args_is_help=True, help="Run an experiment of the paper; results go to --out.")
-app.add_typer(reproduce, name="reproduce")
+app.add_typer(reproduce, name="reproduce", rich_help_panel="The paper")
 
 Out = Annotated[str, typer.Option("--out", help="Folder for results.json, tables and figures.")]
 Data = Annotated[
@@ -122,7 +122,7 @@ def everything(out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(rich_help_panel="Data")
 def classify(
     source: Annotated[str, typer.Argument(metavar="DATA", help="LIBSVM file (plain, .bz2, .gz) or the name of a set.")],
     test: Annotated[str | None, typer.Option(help="LIBSVM file to measure the accuracy on.")] = None,
@@ -153,7 +153,7 @@ def classify(
         typer.echo(line)
 
 
-@app.command()
+@app.command(rich_help_panel="Images")
 def retrieve(
     source: Annotated[
         str,
@@ -194,7 +194,7 @@ def retrieve(
     _tell(job.retrieve(Path(source).name, patterns, out, settings, _typed(), resume, progress=not quiet))
 
 
-@app.command("train-denoiser")
+@app.command("train-denoiser", rich_help_panel="Images")
 def train_denoiser(
     sources: Annotated[list[str], typer.Argument(metavar="DIR_OR_FILES", help="Images; CT slices as .npz or .dcm.")],
     out: Annotated[str, typer.Option("--out", help="File of the weights (.safetensors).")],
@@ -240,7 +240,7 @@ def train_denoiser(
         raise typer.Exit(130)
 
 
-@app.command()
+@app.command(rich_help_panel="Images")
 def reconstruct(
     source: Annotated[
         str,

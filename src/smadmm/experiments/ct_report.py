@@ -123,14 +123,18 @@ def chapter(
 
 def _setting(rows: Sequence[Row]) -> str:
     one = rows[0]
-    slices, seeds = len({r["slice"] for r in rows}), len({r["seed"] for r in rows})
+    slices, seeds = (_counted(len({r[name] for r in rows}), name) for name in ("slice", "seed"))
+    fbp = f"{mean(rows, 'snr_fbp') or math.nan:.2f} dB, SSIM {mean(rows, 'ssim_fbp') or math.nan:.4f}"
     return (
-        f"{slices} {one['images']} slices of {one['size']} x {one['size']} pixels, {seeds} noise and sampling seeds, "
-        f"K = {one['iterations']}, prior ridge-ct, started from filtered back-projection "
-        f"({mean(rows, 'snr_fbp') or math.nan:.2f} dB, SSIM {mean(rows, 'ssim_fbp') or math.nan:.4f}). "
+        f"{slices} ({one['images']}ing set), {one['size']} x {one['size']} pixels, {seeds} of noise and sampling, "
+        f"K = {one['iterations']} iterations, prior ridge-ct, started from filtered back-projection ({fbp}). "
         "kappa and eta of every method were tuned on training slices with the same effort (ct-tuning). "
         "The paper's slices, network and number of iterations are others: compare differences, not levels."
     )
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}{'s' if number != 1 else ''}"
 
 
 def table_chapter(views: int, rows: Sequence[Row]) -> list[Part]:
