@@ -1,6 +1,6 @@
 """The paper's CT experiments, Tables 3 to 5 and Figures 2 and 3, and the tuning behind them.
 
-    ct-tuning      kappa and eta of every method on training slices, six points each; the constants TUNED
+    ct-tuning      kappa and eta of every method on training slices, nine points each; the constants TUNED
     ct-120, -180   SNR and SSIM of six methods at batch sizes 5, 10, 20, 40; 50 dB, and 35 dB for some
     ct-ablation    momentum a_k = k^-alpha
     ct-iterations  SNR over iterations at 120, 180, 360, 720 views
@@ -17,19 +17,19 @@ from itertools import product
 from typing import Any
 
 from smadmm.experiments import ct_report
-from smadmm.experiments.ct_runs import NAMES, Job, fingerprint, read_slices, run_job
+from smadmm.experiments.ct_runs import Job, fingerprint, read_slices, run_job
 from smadmm.experiments.jobs import run_all, write_csv
 from smadmm.experiments.results import write_results
 from smadmm.files import output_folder
 
 Row = dict[str, Any]
-METHODS = tuple(NAMES)
+METHODS = ("red-sd", "spider", "sadmm", "asvrg", "smadmm", "default")
 NOISY = ("sadmm", "smadmm", "default")  # what is shown at 35 dB
 BATCHES = (5, 10, 20, 40)
 EXPERIMENTS = ("ct-tuning", "ct-120", "ct-180", "ct-ablation", "ct-iterations", "ct-visual")
-KAPPAS = (1.0, 4.0)
+KAPPAS = (1.0, 4.0, 16.0)
 ETAS = (1.0, 0.3, 0.1)
-DEFAULT_KAPPAS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+DEFAULT_KAPPAS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
 
 # (kappa, eta) by input SNR, batch size (5: also for 10; 20: also for 40) and method: the best mean SNR of
 # `smadmm reproduce ct-tuning`, 256 x 256, 180 views
@@ -61,6 +61,8 @@ TUNED: dict[tuple[float, int], dict[str, tuple[float, float]]] = {
         "default": (0.5, 1.0),
     },
 }
+
+TUNED_512 = {"sadmm": (16.0, 0.3), "smadmm": (16.0, 0.3), "default": (1.0, 1.0)}  # `--size 512`, 50 dB, B = 20
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ def _with_fingerprints(jobs: Sequence[Job], data: str | None) -> list[Job]:
 def _jobs(name: str, plan: Plan, seed: int) -> list[Job]:
     seeds = range(seed, seed + plan.seeds)
     if name == "ct-tuning":
-        return [job for key, methods in TUNED.items() for job in _tuning(plan, *key, tuple(methods), seed)]
+        tasks = TUNED if plan.size != 512 else {(50.0, 20): TUNED_512}
+        return [job for key, methods in tasks.items() for job in _tuning(plan, *key, tuple(methods), seed)]
     if name in ("ct-120", "ct-180"):
         views = int(name[3:])
         jobs = _grid(plan, views, 50.0, METHODS, plan.batches, plan.slices, seeds)
@@ -143,7 +146,7 @@ def _jobs(name: str, plan: Plan, seed: int) -> list[Job]:
     shown = ("red-sd", "sadmm", "smadmm", "default")
     images = [replace(j, keep=True) for j in _grid(plan, 180, 50.0, shown, (5,), plan.slices[:1], seeds[:1])]
     fixed = replace(plan, iterations=min(plan.iterations, 60))
-    against = _grid(fixed, 180, 50.0, NOISY, (20,), plan.slices, seeds[:1])
+    against = _grid(fixed, 180, 50.0, (*NOISY, "untuned"), (20,), plan.slices, seeds[:1])
     long = replace(plan, iterations=5 * plan.iterations)
     return images + against + _grid(long, 180, 50.0, ("smadmm", "default"), (20,), plan.slices[:1], seeds[:1])
 
@@ -158,18 +161,33 @@ def _grid(
     seeds: Sequence[int],
 ) -> list[Job]:
     return [
-        Job("test", i, plan.size, views, decibel, method, batch, seed, plan.iterations, *tuned(decibel, batch, method))
+        Job(
+            "test",
+            i,
+            plan.size,
+            views,
+            decibel,
+            method,
+            batch,
+            seed,
+            plan.iterations,
+            *tuned(plan.size, decibel, batch, method),
+        )
         for method, batch, i, seed in product(methods, batches, slices, seeds)
     ]
 
 
-def tuned(decibel: float, batch: int, method: str) -> tuple[float, float]:
-    """kappa and eta."""
+def tuned(size: int, decibel: float, batch: int, method: str) -> tuple[float, float]:
+    """kappa and eta; `untuned` is smadmm with step 1 and the default's weight."""
+    if method == "untuned":
+        return 1.0, 1.0
+    if size == 512 and decibel == 50 and method in TUNED_512:
+        return TUNED_512[method]
     return TUNED[decibel, 5 if batch < 20 else 20][method]
 
 
 def _tuning(plan: Plan, decibel: float, batch: int, methods: Sequence[str], seed: int) -> list[Job]:
-    """Six points for every method, on the same training slices."""
+    """Nine points for every method, on the same training slices."""
     jobs = []
     for method in methods:
         points = [(k, 1.0) for k in DEFAULT_KAPPAS] if method == "default" else list(product(KAPPAS, ETAS))

@@ -43,7 +43,9 @@ NAMES = {
     "asvrg": "ASVRG-ADMM",
     "smadmm": "PnP-SMADMM",
     "default": "ours (preconditioned)",
+    "untuned": "PnP-SMADMM, step 1, our rho",
 }
+OTHER_NAMES: dict[str, Method] = {"red-sd": "on-red", "untuned": "smadmm"}
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def run_job(job: Job, data: str | None) -> dict[str, Any]:
     if job.method == "default":
         solver = tomography(loss, prior, rho, "smadmm", job.batch, job.seed)
     else:
-        method: Method = "on-red" if job.method == "red-sd" else job.method  # type: ignore[assignment]
+        method: Method = OTHER_NAMES.get(job.method, job.method)  # type: ignore[arg-type]
         a = momentum if method == "smadmm" else None
         solver = pnp(loss, prior, method, job.batch, rho, eta=job.eta + rho, a=a, seed=job.seed)
 
