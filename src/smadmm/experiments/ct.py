@@ -1,6 +1,6 @@
 """The paper's CT experiments, Tables 3 to 5 and Figures 2 and 3, and the tuning behind them.
 
-    ct-tuning      kappa and eta of every method on training slices, nine points each; the constants TUNED
+    ct-tuning      kappa and eta of every method on training slices, six points each; the constants TUNED
     ct-120, -180   SNR and SSIM of six methods at batch sizes 5, 10, 20, 40; 50 dB, and 35 dB for some
     ct-ablation    momentum a_k = k^-alpha
     ct-iterations  SNR over iterations at 120, 180, 360, 720 views
@@ -27,9 +27,9 @@ METHODS = ("red-sd", "spider", "sadmm", "asvrg", "smadmm", "default")
 NOISY = ("sadmm", "smadmm", "default")  # what is shown at 35 dB
 BATCHES = (5, 10, 20, 40)
 EXPERIMENTS = ("ct-tuning", "ct-120", "ct-180", "ct-ablation", "ct-iterations", "ct-visual")
-KAPPAS = (1.0, 4.0, 16.0)
+KAPPAS = (1.0, 4.0)
 ETAS = (1.0, 0.3, 0.1)
-DEFAULT_KAPPAS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
+DEFAULT_KAPPAS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 # (kappa, eta) by input SNR, batch size (5: also for 10; 20: also for 40) and method: the best mean SNR of
 # `smadmm reproduce ct-tuning`, 256 x 256, 180 views
@@ -147,7 +147,7 @@ def _jobs(name: str, plan: Plan, seed: int) -> list[Job]:
     images = [replace(j, keep=True) for j in _grid(plan, 180, 50.0, shown, (5,), plan.slices[:1], seeds[:1])]
     fixed = replace(plan, iterations=min(plan.iterations, 60))
     against = _grid(fixed, 180, 50.0, (*NOISY, "untuned"), (20,), plan.slices, seeds[:1])
-    long = replace(plan, iterations=5 * plan.iterations)
+    long = replace(plan, iterations=4 * plan.iterations)
     return images + against + _grid(long, 180, 50.0, ("smadmm", "default"), (20,), plan.slices[:1], seeds[:1])
 
 
@@ -187,7 +187,7 @@ def tuned(size: int, decibel: float, batch: int, method: str) -> tuple[float, fl
 
 
 def _tuning(plan: Plan, decibel: float, batch: int, methods: Sequence[str], seed: int) -> list[Job]:
-    """Nine points for every method, on the same training slices."""
+    """Six points for every method, on the same training slices."""
     jobs = []
     for method in methods:
         points = [(k, 1.0) for k in DEFAULT_KAPPAS] if method == "default" else list(product(KAPPAS, ETAS))
