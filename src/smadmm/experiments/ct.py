@@ -62,8 +62,6 @@ TUNED: dict[tuple[float, int], dict[str, tuple[float, float]]] = {
     },
 }
 
-TUNED_512 = {"sadmm": (16.0, 0.3), "smadmm": (16.0, 0.3), "default": (1.0, 1.0)}  # `--size 512`, 50 dB, B = 20
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -130,8 +128,7 @@ def _with_fingerprints(jobs: Sequence[Job], data: str | None) -> list[Job]:
 def _jobs(name: str, plan: Plan, seed: int) -> list[Job]:
     seeds = range(seed, seed + plan.seeds)
     if name == "ct-tuning":
-        tasks = TUNED if plan.size != 512 else {(50.0, 20): TUNED_512}
-        return [job for key, methods in tasks.items() for job in _tuning(plan, *key, tuple(methods), seed)]
+        return [job for key, methods in TUNED.items() for job in _tuning(plan, *key, tuple(methods), seed)]
     if name in ("ct-120", "ct-180"):
         views = int(name[3:])
         jobs = _grid(plan, views, 50.0, METHODS, plan.batches, plan.slices, seeds)
@@ -161,28 +158,15 @@ def _grid(
     seeds: Sequence[int],
 ) -> list[Job]:
     return [
-        Job(
-            "test",
-            i,
-            plan.size,
-            views,
-            decibel,
-            method,
-            batch,
-            seed,
-            plan.iterations,
-            *tuned(plan.size, decibel, batch, method),
-        )
+        Job("test", i, plan.size, views, decibel, method, batch, seed, plan.iterations, *tuned(decibel, batch, method))
         for method, batch, i, seed in product(methods, batches, slices, seeds)
     ]
 
 
-def tuned(size: int, decibel: float, batch: int, method: str) -> tuple[float, float]:
+def tuned(decibel: float, batch: int, method: str) -> tuple[float, float]:
     """kappa and eta; `untuned` is smadmm with step 1 and the default's weight."""
     if method == "untuned":
         return 1.0, 1.0
-    if size == 512 and decibel == 50 and method in TUNED_512:
-        return TUNED_512[method]
     return TUNED[decibel, 5 if batch < 20 else 20][method]
 
 
