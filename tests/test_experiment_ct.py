@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from smadmm.data.phantoms import abdomen
 from smadmm.experiments import ct, ct_report
 from smadmm.experiments.ct_runs import Job, pack, read_slices, simulate, unpack
+from smadmm.experiments.jobs import run_all
 
 PLAN = ct.Plan(size=32, slices=(0, 1), training=(0,), seeds=1, batches=(5, 20), iterations=2, processes=0)
 
@@ -98,9 +100,12 @@ def test_bad_input_is_refused_before_any_work(data, tmp_path):
 
 def test_names_of_jobs_differ_with_their_settings():
     job = Job("test", 0, 64, 120, 50.0, "smadmm", 5, 0, 9, 2.0, 1.0)
-    others = [Job(*values) for values in (("train", *_rest(job)), ("test", 1, *_rest(job)[1:]))]
-    assert len({job.name, *(other.name for other in others)}) == 3
+    changes = {"images": "train", "slice": 1, "size": 32, "views": 9, "decibel": 35.0, "method": "sadmm", "batch": 2}
+    changes |= {"seed": 1, "iterations": 8, "kappa": 3.0, "eta": 0.5, "alpha": 1.0}
+    assert len({job.name, *(replace(job, **{name: value}).name for name, value in changes.items())}) == 13
 
 
-def _rest(job):
-    return (job.slice, job.size, job.views, job.decibel, job.method, job.batch, job.seed, 9, job.kappa, job.eta)
+def test_two_jobs_of_one_name_are_refused(tmp_path):
+    jobs = [Job("test", 0, 64, 120, 50.0, "smadmm", 5, 0, 9, 2.0, 1.0, keep=keep) for keep in (False, True)]
+    with pytest.raises(ValueError, match="one name"):
+        run_all(jobs, None, None, tmp_path, 0, False)

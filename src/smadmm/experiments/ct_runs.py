@@ -70,7 +70,8 @@ class Job:
     @property
     def name(self) -> str:
         scan = f"{self.images}{self.slice}-{self.size}-{self.views}views-{self.decibel:g}dB"
-        return f"{scan}-{self.method}-b{self.batch}-k{self.kappa:g}-e{self.eta:g}-a{self.alpha:.3g}-s{self.seed}"
+        run = f"b{self.batch}-k{self.kappa:g}-e{self.eta:g}-a{self.alpha:.3g}-s{self.seed}-K{self.iterations}"
+        return f"{scan}-{self.method}-{run}"
 
 
 @lru_cache(maxsize=2)

@@ -31,6 +31,8 @@ def run_all(
     jobs: Sequence[J], work: Work[J], data: str | None, parts: Path, processes: int, progress: bool
 ) -> dict[str, Any]:
     """Results by the name of the job, new or from files in `parts`; 0 processes: in this one."""
+    if len({job.name for job in jobs}) < len(set(jobs)):
+        raise ValueError("two different jobs have one name; put what differs into it")
     results = {job.name: result for job in jobs if (result := _finished(job, parts)) is not None}
     left = [job for job in jobs if job.name not in results]
     new = _in_processes(left, work, data, parts, processes) if processes else _here(left, work, data, parts)
