@@ -89,14 +89,19 @@ def test_what_is_reached_and_affordable():
 
 
 def test_paired_difference_and_verdicts():
-    def row(method, image, snr):
-        scan = {"purpose": "sum", "images": "test", "image": image, "size": 8, "masks": 6, "seed": 0, "batch": 1}
+    def row(method, image, seed, snr):
+        scan = {"purpose": "sum", "images": "test", "image": image, "size": 8, "masks": 6, "seed": seed, "batch": 1}
         return scan | {"method": method, "snr": snr}
 
-    rows = [row("a", i, 10 + i + gap) for i, gap in enumerate((0.1, 0.2, 0.3))]
-    rows += [row("b", i, 10 + i) for i in range(3)] + [row("b", 7, None)]
+    # three seeds with gaps 0.1, 0.2, 0.3: the first from two images, which count as one
+    found = [(0, 0, 0.0), (1, 0, 0.2), (0, 1, 0.2), (0, 2, 0.3)]
+    rows = [row("a", image, seed, 10 + image + gap) for image, seed, gap in found]
+    rows += [row("b", image, seed, 10 + image) for image, seed, _ in found] + [row("b", 7, 0, None)]
     gap = phase_report.paired(rows, "a", "b")
     assert gap == (pytest.approx(0.2), pytest.approx(4.30 * 0.1 / math.sqrt(3)), 3)
+    one = phase_report.paired(rows[:2] + rows[4:6], "a", "b")
+    assert one[0] == pytest.approx(0.1) and math.isnan(one[1]) and phase_report.signed(one) == "+0.10 (1 seed)"
+    assert phase_report._outcome(0, 0) == "does not hold here" and phase_report._outcome(2, 2) == "holds"
     assert phase_report._at_least(gap, 0.0) == "holds in part"  # 0.2 +- 0.25
     assert phase_report._at_least((2.5, 0.3, 5), 2.0) == "holds"
     assert phase_report._at_least((1.9, 0.3, 5), 2.0) == "does not hold here"

@@ -31,7 +31,7 @@ TAU, MASKS, RHO = 1.3181, 6, 2.2
 STEP = 1 / (1 + RHO)
 STRENGTHS = {"unbiased": (0.2, 0.25, 0.3, 0.35, 0.4, 0.5), "sum": (0.35, 0.5, 0.6, 0.7)}
 STEPS = (1.0, 0.5, 0.25, 0.125, 0.0625)  # times STEP
-TRAINING = (10, 60, 110, 160)  # of BSD400
+TRAINING = (10, 60, 110, 160, 210, 260, 310, 360)  # of BSD400
 CROP = 96
 
 # the best of the rows "tuning" of a full run
