@@ -39,7 +39,7 @@ HEADS = {
 NOTE = (
     "PSNR after Gaussian noise of level sigma/255. Lip(I - D): proved for ridge potentials; measured by a Krylov "
     "method at every test image, clean, noisy and half way (ridge: at the small images and two slices). ms: CPU time "
-    "of one 512 x 512 image on one thread; faster: how many times as long the gradient step of the 17 x 64 DnCNN "
+    "of one 512 x 512 image of noise on one thread; faster: how many times as long the 17 x 64 DnCNN gradient step "
     "takes, timed in turns. TV and BM3D are not learned; BM3D at 15 and 25 was run on the small images only."
 )
 
