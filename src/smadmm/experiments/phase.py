@@ -34,9 +34,16 @@ STEPS = (1.0, 0.5, 0.25, 0.125, 0.0625)  # times STEP
 TRAINING = (10, 60, 110, 160, 210, 260, 310, 360)  # of BSD400
 CROP = 96
 
-# the best of the rows "tuning" of a full run
+# the best of the rows "tuning" of a full run; those of On-RED, SADMM, SMADMM end their grid
 STRENGTH = {"unbiased": 0.3, "sum": 0.5}
-OWN_STEP = dict.fromkeys(METHODS, 1.0)
+OWN_STEP = {
+    "on-red": 0.0625,
+    "spider": 0.125,
+    "sadmm": 0.0625,
+    "sadmm-decay": 0.5,
+    "asvrg": 0.125,
+    "smadmm": 0.0625,
+}
 
 
 @dataclass(frozen=True)
