@@ -134,6 +134,8 @@ def run_job(job: Job, data: str | None) -> dict[str, Any]:
         result = run(solver, start, stop, every=1, metrics={"snr": answer, "cpu": cpu}, objective=False, progress=False)
     except Diverged:
         return fbp | {"snr": None, "ssim": None, "sfo": [], "curve": [], "seconds": None}
+    if result.reason.startswith("interrupted"):
+        raise KeyboardInterrupt(result.reason)  # a part of a curve is no result
     x, history = result.state.est.at, result.history
     steps = [b - a for a, b in zip(history["cpu"], history["cpu"][1:], strict=False)]
     found = {"snr": snr(truth, x), "ssim": ssim(truth, x), "seconds": median(steps)}
