@@ -2,6 +2,9 @@
 
 import copy
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -234,3 +237,14 @@ def test_nothing_is_stored_for_a_view():
 def test_refusals(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_the_first_process_computes_what_later_ones_load_from_the_cache(tmp_path):
+    code = (
+        "import hashlib, torch; from smadmm.operators import Radon; r = Radon(32, [0.1 * i for i in range(9)]); "
+        "x = torch.rand(32, 32, generator=torch.Generator().manual_seed(0)); y = r(x); "
+        "print(hashlib.sha256(y.numpy().tobytes() + r.adjoint(y).numpy().tobytes()).hexdigest())"
+    )
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    said = [subprocess.check_output([sys.executable, "-c", code], env=environment, text=True) for _ in range(2)]
+    assert said[0] == said[1] and list(tmp_path.rglob("*.nbi"))

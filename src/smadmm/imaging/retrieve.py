@@ -133,7 +133,8 @@ def retrieve(
 ) -> Iterator[str]:
     """Retrieve the image and write the results; yields what there is to say."""
     begin = time.perf_counter()
-    prior = find_prior(settings.prior, settings.device)
+    limits = (-math.inf, math.inf) if settings.complex else (0.0, 1.0)
+    prior = find_prior(settings.prior, settings.device, limits)
     count = patterns.shape[0]
     if settings.batch is not None and settings.batch > count:
         raise ValueError(f"--batch {settings.batch} is more than the {count} masks")

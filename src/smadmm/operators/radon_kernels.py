@@ -29,6 +29,13 @@ def compiled(function: F) -> F:
     return cast(F, kernel)
 
 
+def inlined(function: F) -> F:
+    """For kernels inside kernels. Not functions of their own: the linker may take another compilation of one, with
+    other roundings, in the process that compiles than in those that load from the cache."""
+    kernel: Any = njit(fastmath=True, nogil=True, error_model="numpy", inline="always")(function)
+    return cast(F, kernel)
+
+
 class Scratch(NamedTuple):
     """Memory of one running call, kept for the next one."""
 
@@ -62,7 +69,7 @@ def scratch(height: int, width: int, detectors: int) -> Scratch:
     )
 
 
-@compiled
+@inlined
 def transpose(source, target, rows, columns):
     """target[:columns, :rows] = source[:rows, :columns]', in 8 x 8 tiles: about the price of a plain copy."""
     whole_rows, whole_columns = rows - rows % 8, columns - columns % 8
@@ -82,7 +89,7 @@ def transpose(source, target, rows, columns):
             target[c, r] = source[r, c]
 
 
-@compiled
+@inlined
 def shift_of(r, rows, tau):
     """m, p, 1 - w, w of row r: sigma_r = (r - centre) tau = m + (p + w)/PHASES."""
     sigma = (r - 0.5 * (rows - 1)) * tau * PHASES
@@ -92,7 +99,7 @@ def shift_of(r, rows, tau):
     return m, whole - m * PHASES, float32(1) - w, w
 
 
-@compiled
+@inlined
 def gather_rows(image, rows, columns, tau, bins, begin, end):
     """Add rows begin..end of the image into the two bins nearest to their shifts."""
     base = (bins.shape[1] - columns) // 2
@@ -105,7 +112,7 @@ def gather_rows(image, rows, columns, tau, bins, begin, end):
             high[c] += w1 * row[c]
 
 
-@compiled
+@inlined
 def scatter_rows(image, rows, columns, tau, bins, fresh, begin, end):
     """The transpose for rows begin..end: each takes from its two bins; `fresh` overwrites the image."""
     base = (bins.shape[1] - columns) // 2
@@ -121,7 +128,7 @@ def scatter_rows(image, rows, columns, tau, bins, fresh, begin, end):
                 row[c] += w0 * low[c] + w1 * high[c]
 
 
-@compiled
+@inlined
 def scatter_rows_of_two(image, rows, columns, tau, bins, tau2, bins2, fresh, begin, end):
     """scatter_rows for two views at once: half the traffic with the image."""
     base = (bins.shape[1] - columns) // 2
@@ -140,7 +147,7 @@ def scatter_rows_of_two(image, rows, columns, tau, bins, tau2, bins2, fresh, beg
                 row[c] += w0 * low[c] + w1 * high[c] + u0 * low2[c] + u1 * high2[c]
 
 
-@compiled
+@inlined
 def refine(bins, slope, knots):
     """knots[q, u] = sum_p bins_p(u + (q - p)/PHASES), bins_p being interpolated linearly.
 
@@ -171,7 +178,7 @@ def refine(bins, slope, knots):
                 inner_slope[u] += before[u] - row[u] + (after[u] - row[u])
 
 
-@compiled
+@inlined
 def refine_transposed(knots, slope, bins):
     """bins = refine' knots; knots is overwritten."""
     count = bins.shape[1]
@@ -198,7 +205,7 @@ def refine_transposed(knots, slope, bins):
             row[u] += weight[u] + share * (after_weight[u] - weight[u]) + (here[u] - after[u])
 
 
-@compiled
+@inlined
 def cells(detectors, columns, dominant, origin, spacing, memory):
     """The knot at or before each detector (its place in the flattened array) and the way to the next one.
 
@@ -219,7 +226,7 @@ def cells(detectors, columns, dominant, origin, spacing, memory):
     return begin, max(begin, end)
 
 
-@compiled
+@inlined
 def sample(bins, columns, dominant, origin, spacing, memory, out):
     """out_j = 1/|dominant| sum_p bins_p(position_j - p/PHASES)."""
     refine(bins, memory.slope, memory.knots)
@@ -232,7 +239,7 @@ def sample(bins, columns, dominant, origin, spacing, memory, out):
         out[j] = weight * (value + fractions[j] * (values[places[j] + count] - value))
 
 
-@compiled
+@inlined
 def spread(y, columns, dominant, origin, spacing, memory, bins):
     """The transpose of `sample`."""
     memory.knots[:] = float32(0)
@@ -246,7 +253,7 @@ def spread(y, columns, dominant, origin, spacing, memory, bins):
     refine_transposed(memory.knots, memory.slope, bins)
 
 
-@compiled
+@inlined
 def gather_views(image, rows, columns, views, dominant, other, origin, spacing, memory, out):
     """out[v] = A_v image for views that run along the rows."""
     bins = memory.bins
@@ -272,7 +279,7 @@ def project(image, cosines, sines, origin, spacing, memory, out):
         gather_views(memory.turned, width, height, steep, sines, cosines, origin, spacing, memory, out)
 
 
-@compiled
+@inlined
 def scatter_views(y, views, dominant, other, origin, spacing, memory, image, rows, columns, fresh):
     """image += sum of A_v' y_v over views that run along the rows (image = ... where fresh)."""
     bins = memory.bins
