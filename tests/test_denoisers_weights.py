@@ -1,5 +1,8 @@
 """The shipped weights: present, small, as their cards say, below one, and they denoise."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -52,6 +55,15 @@ def test_card_tells_where_the_weights_come_from(name: str) -> None:
         assert content[key] not in (None, ""), key
     assert content["sha256"] == sha256(SHIPPED / f"{name}.safetensors")
     assert content["lipschitz"] == load(name).lipschitz
+
+
+@EVERY
+def test_card_holds_the_row_of_the_committed_comparison(name: str) -> None:
+    results = json.loads((Path(__file__).parents[1] / "docs/results/denoisers/results.json").read_text())
+    (row,) = [row for row in results["rows"] if row["denoiser"] == name]
+    assert card(name)["test"] == row
+    bound = row.get("proved", row["measured"])
+    assert row["measured"] <= bound < 1 and row["dncnn_ms"] > 25 * row["ms"]
 
 
 @EVERY

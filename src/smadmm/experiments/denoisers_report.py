@@ -22,7 +22,7 @@ COLUMNS = {
     "measured": ".3f",
     "parameters": "",
     "ms": ".0f",
-    "faster": ".0f",
+    "faster": ".2g",
 }
 HEADS = {
     "denoiser": Column("denoiser"),
@@ -34,7 +34,7 @@ HEADS = {
     "measured": Column("Lip(I - D) measured", ".3f", "lower"),
     "parameters": Column("parameters", ".0f"),
     "ms": Column("ms, 512 x 512", ".0f", "lower"),
-    "faster": Column("times faster than DnCNN 17 x 64", ".0f", "higher"),
+    "faster": Column("times faster than DnCNN 17 x 64", ".2g", "higher"),
 }
 NOTE = (
     "PSNR after Gaussian noise of level sigma/255. Lip(I - D): proved for ridge potentials; measured by a Krylov "
