@@ -131,12 +131,13 @@ class _Recorder:
 
 @contextmanager
 def interruptible() -> Iterator[list[str]]:
-    """Collects SIGINT and SIGTERM instead of dying of them; a second SIGINT acts as usual."""
+    """Collects SIGINT and SIGTERM, unless ignored, instead of dying of them; a second SIGINT acts as usual."""
     caught: list[str] = []
     if threading.current_thread() is not threading.main_thread():
         yield caught
         return
     previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: handler for number, handler in previous.items() if handler is not signal.SIG_IGN}
 
     def note(number: int, frame: Any) -> None:
         caught.append(signal.Signals(number).name)

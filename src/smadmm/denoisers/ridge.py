@@ -3,8 +3,8 @@
     g(x) = sum_c sum_p psi_c((w_c * x)_p),      grad g(x) = sum_c w_c^T * phi_c(w_c * x),     phi_c = psi_c'
 
 with circular correlation *. phi_c is odd and piecewise linear: slopes s_cj on [j, j+1) spacing, j < J,
-constant beyond. The Hessian is sum_c W_c' diag(phi_c') W_c. Splitting phi_c' into its positive and negative
-part bounds its spectrum by
+constant beyond; if these constants are >= 0, g is bounded below. The Hessian is sum_c W_c' diag(phi_c') W_c.
+Splitting phi_c' into its positive and negative part bounds its spectrum by
 
     -max_omega N(omega) <= Hess g <= max_omega P(omega),
     P = sum_c max_j (s_cj)_+ |w_c^(omega)|^2,   N = sum_c max_j (-s_cj)_+ |w_c^(omega)|^2,
@@ -30,6 +30,7 @@ from torch.nn import functional as F  # noqa: N812
 
 STRIP = 1024  # columns per matrix product: keeps patches and responses in the second-level cache
 GRID = 1024
+TAIL = 8  # knots over which a profile returns to a derivative >= 0
 
 
 def spline_pieces(slopes: Tensor, spacing: float) -> tuple[Tensor, Tensor]:
@@ -283,6 +284,11 @@ class Ridge(nn.Module):
             total = total + _fold(z, *total.shape[1:])
         return total[:, None]
 
+    @property
+    def bounded_below(self) -> bool:
+        """Whether no profile falls for ever; else iterates of D may run away."""
+        return bool((self.slopes.double().sum(1) >= 0).all())
+
     @torch.no_grad()
     def certificate(self) -> float:
         """A proved upper bound of |Hess g| at every image of every size."""
@@ -291,12 +297,18 @@ class Ridge(nn.Module):
         return max(float(upper), float(lower)) * between_grid_points
 
 
+def _with_rising_ends(slopes: Tensor) -> Tensor:
+    """Slopes with the last ones raised where the profile's derivative would end below 0 (1e-4: for rounding)."""
+    lift = (1e-4 - slopes.sum(1, keepdim=True)).clamp(min=0) / TAIL
+    return torch.cat([slopes[:, :-TAIL], slopes[:, -TAIL:] + lift], 1)
+
+
 class RidgeParameters(nn.Module):
     """Free parameters whose every value gives a Ridge of Lipschitz constant `bound` on the training grid.
 
-    Filters are centred (but for the first `means`) and normalised; slopes are scaled so that max P = bound,
-    then the negative ones so that max N <= bound. `coarse` of the filters have dilation `dilation`.
-    Start: cosine filters, slopes of t / (1 + (t / 2.5 sigma)^4).
+    Filters are centred (but for the first `means`) and normalised; profiles do not fall far away; slopes are scaled
+    so that max P = bound, then the negative ones so that max N <= bound, which only lifts the profiles.
+    `coarse` of the filters have dilation `dilation`. Start: cosine filters, slopes of t / (1 + (t / 2.5 sigma)^4).
     """
 
     def __init__(
@@ -345,7 +357,7 @@ class RidgeParameters(nn.Module):
         full = composed(filters, self.scales)
         norm = full.flatten(1).norm(dim=1)[:, None, None]
         filters, full = filters / norm, full / norm
-        slopes = self.slopes * self.log_weights.exp()[:, None]
+        slopes = _with_rising_ends(self.slopes) * self.log_weights.exp()[:, None]
         upper, _ = spectral_bounds(full, slopes, self.grid)
         slopes = slopes * (self.bound / upper)
         _, lower = spectral_bounds(full, slopes, self.grid)

@@ -14,7 +14,6 @@ runs, one row a seed, so all seeds go through one loop.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +22,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
 from smadmm.estimators import SGD, Estimator, Spider, Storm
 from smadmm.experiments.complexity_report import chapter
+from smadmm.experiments.jobs import run_all
 from smadmm.experiments.results import markdown_table, write_results
 from smadmm.files import output_folder
 from smadmm.losses.inverse import combine
@@ -94,17 +93,32 @@ def distances(f: Population, A: Matrix, s: State) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Job:
+    """A method with the parameters of the largest of its budgets, and how many runs."""
+
+    method: str
+    variant: str
+    budgets: tuple[int, ...]
+    runs: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-{self.variant}-T{self.budgets[-1]}-of{len(self.budgets)}-r{self.runs}-s{self.seed}"
+
+
+@dataclass(frozen=True)
 class Method:
-    """A row of the table: how to set the method for a budget T; without a horizon one run serves all budgets."""
+    """A row of the table. With a horizon its parameters depend on the budget T; else one run serves all budgets."""
 
     method: str
     variant: str
     theory: float
     horizon: bool
 
-    def solver(self, problem: Problem, T: int, seed: int) -> ADMM:
-        estimator, eta = _settings(self.method, self.variant, T)
-        return ADMM(problem, estimator, rho=eta, eta=eta, x_step=Exact(problem.A), seed=seed)
+    def jobs(self, budgets: tuple[int, ...], runs: int, seed: int) -> list[Job]:
+        parts = [(T,) for T in budgets] if self.horizon else [budgets]
+        return [Job(self.method, self.variant, part, runs, seed) for part in parts]
 
 
 def _settings(method: str, variant: str, T: int) -> tuple[Estimator, Power]:
@@ -131,23 +145,27 @@ METHODS = (
 )
 
 
-def tail_means(solver: ADMM, f: Population, A: Matrix, budgets: Sequence[int], bar: Any) -> NDArray[np.float64]:
-    """Mean dist^2 over the second half of each budget: an array budgets x runs."""
+def run_job(job: Job, data: str | None) -> dict[str, Any]:
+    """Mean dist^2 over the second half of each budget: `levels`, budgets x runs."""
+    f = Population(job.runs)
+    matrix = torch.eye(SIZE, dtype=torch.float64) + 0.5 * torch.diag(torch.ones(SIZE - 1, dtype=torch.float64), 1)
+    A = Matrix(matrix, batch=(job.runs,))
+    estimator, eta = _settings(job.method, job.variant, job.budgets[-1])
+    problem = Problem(f, L1(WEIGHT), A)
+    solver = ADMM(problem, estimator, rho=eta, eta=eta, x_step=Exact(A), seed=job.seed)
     state = solver.init(torch.full(f.shape or (), 1.5, dtype=torch.float64))
-    sums = torch.zeros(len(budgets), (f.shape or (0,))[0], dtype=torch.float64)
-    counts = torch.zeros(len(budgets), 1, dtype=torch.float64)
-    while state.sfo < budgets[-1]:
-        before = state.sfo
+    sums = torch.zeros(len(job.budgets), job.runs, dtype=torch.float64)
+    counts = torch.zeros(len(job.budgets), 1, dtype=torch.float64)
+    while state.sfo < job.budgets[-1]:
         state = solver.step(state)
-        bar.update(state.sfo - before)
         stride = max(1, state.k // 500)  # about a thousand looks at each half
         if state.k % stride == 0:
             value = distances(f, A, state)
-            for row, T in enumerate(budgets):
+            for row, T in enumerate(job.budgets):
                 if T / 2 < state.sfo <= T:
                     sums[row] += value
                     counts[row] += 1
-    return np.asarray((sums / counts).numpy())
+    return {"levels": (sums / counts).tolist()}
 
 
 def fit(budgets: Sequence[int], levels: NDArray[np.float64]) -> tuple[float, float, float, float]:
@@ -163,33 +181,26 @@ def fit(budgets: Sequence[int], levels: NDArray[np.float64]) -> tuple[float, flo
     return float(slope), float(low), float(high), reach
 
 
-def reproduce(out: str, quick: bool = False, seed: int = 0, progress: bool = True) -> list[dict[str, Any]]:
-    """Measure all methods and write results.json, table.md and complexity.png into `out`."""
+def reproduce(
+    out: str, quick: bool = False, seed: int = 0, progress: bool = True, processes: int = 2
+) -> list[dict[str, Any]]:
+    """Run or resume all methods; results.json, table.md and complexity.png go to `out`."""
     folder = output_folder(out)
     budgets, runs = (QUICK_BUDGETS, 10) if quick else (FULL_BUDGETS, 16)
-    begin = time.perf_counter()
-    f = Population(runs)
-    matrix = torch.eye(SIZE, dtype=torch.float64) + 0.5 * torch.diag(torch.ones(SIZE - 1, dtype=torch.float64), 1)
-    A = Matrix(matrix, batch=(runs,))
-    problem = Problem(f, L1(WEIGHT), A)
+    jobs = {m: m.jobs(budgets, runs, seed) for m in METHODS}
+    longest_first = sorted((job for part in jobs.values() for job in part), key=lambda job: -job.budgets[-1])
+    results = run_all(longest_first, run_job, None, output_folder(folder / "parts"), processes, progress)
     rows, curves = [], {}
-    total = sum(sum(budgets) if m.horizon else budgets[-1] for m in METHODS)
-    with tqdm(total=total, unit="grad", unit_scale=True, disable=None if progress else True) as bar:
-        for m in METHODS:
-            bar.set_description(f"{m.method} {m.variant}")
-            if m.horizon:
-                parts = [tail_means(m.solver(problem, T, seed), f, A, (T,), bar) for T in budgets]
-                levels = np.concatenate(parts)
-            else:
-                levels = tail_means(m.solver(problem, budgets[-1], seed), f, A, budgets, bar)
-            slope, low, high, reach = fit(budgets, levels)
-            row = {"method": m.method, "variant": m.variant, "slope": slope, "slope_low": low, "slope_high": high}
-            row |= {"theory": m.theory, "sfo_to_1e-3": reach, "level": float(levels[-1].mean())}
-            at = {f"level_at_{T}": float(level) for T, level in zip(budgets, levels.mean(1), strict=True)}
-            rows.append(row | at)
-            curves[f"{m.method} ({m.variant})"] = levels
+    for m in METHODS:
+        levels = np.concatenate([results[job.name]["levels"] for job in jobs[m]])
+        slope, low, high, reach = fit(budgets, levels)
+        row = {"method": m.method, "variant": m.variant, "slope": slope, "slope_low": low, "slope_high": high}
+        row |= {"theory": m.theory, "sfo_to_1e-3": reach, "level": float(levels[-1].mean())}
+        at = {f"level_at_{T}": float(level) for T, level in zip(budgets, levels.mean(1), strict=True)}
+        rows.append(row | at)
+        curves[f"{m.method} ({m.variant})"] = levels
     command = f"smadmm reproduce complexity --out DIR --seed {seed}" + (" --quick" if quick else "")
-    seconds = time.perf_counter() - begin
+    seconds = sum(result["work"] for result in results.values())
     write_results(folder, "complexity", command, seconds, rows, quick=quick, seed=seed, report=chapter(rows))
     (folder / "table.md").write_text(table(rows) + "\n")
     _draw(folder / "complexity.png", budgets, curves)

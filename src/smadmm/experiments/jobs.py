@@ -11,6 +11,7 @@ import json
 import math
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -90,14 +91,22 @@ def _in_processes(
     if not jobs:
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the processes inherit it
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=spawn, initializer=_leave_ctrl_c_to_the_parent) as pool:
         futures = {pool.submit(_do, job, work, data, parts): job for job in jobs}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():  # results are written whole or not at all
+                child.kill()
             raise
+
+
+def _leave_ctrl_c_to_the_parent() -> None:
+    """A terminal sends SIGINT to all processes; the parent ends them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
