@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -30,6 +32,56 @@ def test_unwritable_output_is_one_sentence(tmp_path):
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
     loud = smadmm_command("--debug", "reproduce", "complexity", "--out", tmp_path / "file" / "out", "--quick")
     assert "Traceback" in loud.stderr
+
+
+COMMANDS = [["classify"], ["reconstruct"], ["retrieve"], ["train-denoiser"]]
+COMMANDS += [["reproduce", name] for name in ("complexity", "classification", "denoisers", "ct-120", "phase", "all")]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_the_common_options(command):
+    from typer.testing import CliRunner
+
+    from smadmm.cli import app
+
+    wide = {"COLUMNS": "200", "TERMINAL_WIDTH": "200", "NO_COLOR": "1"}
+    text = CliRunner(env=wide).invoke(app, [*command, "--help"]).output
+    for option in ("--out", "--seed", "--device", "--threads", "--quiet"):
+        assert option in text, f"{command} lacks {option}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["classify", "a9a"], "runs on the CPU only, got --device abacus"),
+        (["reproduce", "complexity", "--out", "x"], "runs on the CPU only, got --device abacus"),
+        (["train-denoiser", "x", "--out", "x"], "the device 'abacus' is not available here; use cpu"),
+    ],
+)
+def test_a_device_that_is_not_there_is_one_sentence(arguments, reason, tmp_path):
+    done = smadmm_command(*arguments, "--device", "abacus", cwd=tmp_path)
+    assert done.returncode == 2 and reason in done.stderr and done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_ends_all_processes_and_says_how_to_go_on(tmp_path):
+    """As a terminal does it: the signal reaches the command and the processes it has started."""
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "smadmm", "reproduce", "complexity", "--out", str(out)]
+    going = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not (out / "parts").is_dir():
+        assert going.poll() is None
+        time.sleep(0.2)
+    time.sleep(3)
+    os.killpg(going.pid, signal.SIGINT)
+    _, said = going.communicate(timeout=60)
+    assert going.returncode == 130
+    assert said.strip().endswith(f"what is finished is kept in {out}: the same command goes on from there")
+    assert "Traceback" not in said
+    with pytest.raises(ProcessLookupError):
+        for _ in range(50):  # the last ones end by themselves
+            os.killpg(going.pid, 0)
+            time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ RESULTS = Path(__file__).parent.parent / "docs" / "results"
 def small(name, calls, outcome="holds"):
     """An experiment that takes no time."""
 
-    def run(out, data, quick, seed, progress):
+    def run(out, data, quick, seed, progress, processes):
         folder = Path(out)
         folder.mkdir(parents=True, exist_ok=True)
         calls.append((name, data, quick, seed, progress))
@@ -40,27 +40,27 @@ def small(name, calls, outcome="holds"):
     return run
 
 
-def broken(out, data, quick, seed, progress):
+def broken(out, data, quick, seed, progress, processes):
     raise ValueError("the <disk> is full")
 
 
 def test_finished_experiments_are_not_run_again(tmp_path):
     calls = []
     experiments = {"phase": small("phase", calls), "ct-120": small("ct-120", calls)}
-    assert everything.reproduce(str(tmp_path), "DATA", True, 3, False, experiments) == {}
+    assert everything.reproduce(str(tmp_path), "DATA", True, 3, False, 0, experiments) == {}
     assert calls == [("phase", "DATA", True, 3, False), ("ct-120", "DATA", True, 3, False)]
-    everything.reproduce(str(tmp_path), "DATA", True, 3, False, experiments)
+    everything.reproduce(str(tmp_path), "DATA", True, 3, False, 0, experiments)
     assert len(calls) == 2
     (tmp_path / "phase" / "results.json").write_text("{")
-    everything.reproduce(str(tmp_path), "DATA", True, 3, False, experiments)
+    everything.reproduce(str(tmp_path), "DATA", True, 3, False, 0, experiments)
     assert len(calls) == 3 and calls[-1][0] == "phase"
-    everything.reproduce(str(tmp_path), "DATA", False, 3, False, experiments)
-    everything.reproduce(str(tmp_path), "DATA", False, 4, False, experiments)
+    everything.reproduce(str(tmp_path), "DATA", False, 3, False, 0, experiments)
+    everything.reproduce(str(tmp_path), "DATA", False, 4, False, 0, experiments)
     assert len(calls) == 7
 
 
 def test_results_of_another_version_or_without_a_seed(tmp_path, monkeypatch):
-    everything.reproduce(str(tmp_path), None, False, 0, False, {"phase": small("phase", [])})
+    everything.reproduce(str(tmp_path), None, False, 0, False, 0, {"phase": small("phase", [])})
     assert everything.finished(tmp_path / "phase", False, 0) and not everything.finished(tmp_path / "phase", False, 1)
     content = json.loads((tmp_path / "phase" / "results.json").read_text()) | {"seed": None}
     (tmp_path / "phase" / "results.json").write_text(json.dumps(content))
@@ -72,14 +72,14 @@ def test_results_of_another_version_or_without_a_seed(tmp_path, monkeypatch):
 def test_a_failure_is_reported_and_the_others_go_on(tmp_path):
     calls = []
     failures = everything.reproduce(
-        str(tmp_path), None, False, 0, False, {"ct-120": broken, "phase": small("phase", calls)}
+        str(tmp_path), None, False, 0, False, 0, {"ct-120": broken, "phase": small("phase", calls)}
     )
     assert set(failures) == {"ct-120"} and len(calls) == 1
     html = (tmp_path / "index.html").read_text()
     assert "ValueError: the &lt;disk&gt; is full" in html and "claim of phase" in html
     assert "Traceback" in (tmp_path / "ct-120" / "error.txt").read_text()
     repaired = {"ct-120": small("ct-120", calls), "phase": small("phase", calls)}
-    assert everything.reproduce(str(tmp_path), None, False, 0, False, repaired) == {}
+    assert everything.reproduce(str(tmp_path), None, False, 0, False, 0, repaired) == {}
     assert len(calls) == 2 and not (tmp_path / "ct-120" / "error.txt").exists()
     assert "disk" not in (tmp_path / "index.html").read_text()
 
@@ -90,7 +90,7 @@ def test_an_interrupt_stops_everything_and_keeps_what_was_done(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         everything.reproduce(
-            str(tmp_path), None, False, 0, False, {"complexity": small("complexity", []), "phase": interrupted}
+            str(tmp_path), None, False, 0, False, 0, {"complexity": small("complexity", []), "phase": interrupted}
         )
     assert "claim of complexity" in (tmp_path / "index.html").read_text()
 
@@ -115,7 +115,7 @@ def test_every_experiment_has_a_title_and_a_command():
 
 def test_chapters_follow_the_paper_and_every_claim_is_listed(tmp_path):
     for name, outcome in (("phase", "holds"), ("own-idea", "holds in part"), ("complexity", "does not hold here")):
-        small(name, [], outcome)(tmp_path / name, None, name == "phase", 0, False)
+        small(name, [], outcome)(tmp_path / name, None, name == "phase", 0, False, 0)
     page = index(tmp_path)
     headings = [part.text for part in page.parts if isinstance(part, Heading)]
     assert headings == ["Verdicts", "Oracle complexity (Table 1)", "Phase retrieval (Table 6)", "own-idea"]
@@ -131,7 +131,7 @@ def test_chapters_follow_the_paper_and_every_claim_is_listed(tmp_path):
 
 
 def test_what_is_missing_or_damaged_is_said(tmp_path):
-    small("phase", [])(tmp_path / "phase", None, False, 0, False)
+    small("phase", [])(tmp_path / "phase", None, False, 0, False, 0)
     (tmp_path / "phase" / "picture.png").unlink()
     assert index(tmp_path).html().count("The figure picture.png is missing") == 2  # alone, and to compare
     for content, said in (

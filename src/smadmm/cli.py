@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +28,28 @@ Data = Annotated[
 Quick = Annotated[bool, typer.Option("--quick", help="A smaller version, for a first look.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of all random numbers.", min=0)]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+Threads = Annotated[int, typer.Option("--threads", help="Threads of the CPU.", min=1)]
+Jobs = Annotated[int, typer.Option("--threads", help="How many jobs run at once, each on one thread.", min=1)]
+
+
+def _cpu(device: str) -> str:
+    if device != "cpu":
+        raise ValueError(f"this command runs on the CPU only, got --device {device}; leave it out")
+    return device
+
+
+def _available(device: str) -> str:
+    import torch
+
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise ValueError(f"the device {device!r} is not available here; use cpu") from None
+    return device
+
+
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, mps ...", callback=_available)]
+OnlyCPU = Annotated[str, typer.Option("--device", help="cpu: this runs there only.", callback=_cpu)]
 
 
 def _version(asked: bool) -> None:
@@ -44,40 +68,53 @@ def options(
     """Stochastic ADMM with momentum, and its rivals, on one loop."""
 
 
-@reproduce.command()
-def complexity(out: Out, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False) -> None:
-    """Table 1: how the stationarity measure falls with the number of sample gradients."""
-    from smadmm.experiments import complexity as experiment
-
-    rows = experiment.reproduce(out, quick, seed, progress=not quiet)
-    typer.echo(experiment.table(rows))
-    typer.echo(f"results.json, table.md and complexity.png are in {out}")
-
-
-@reproduce.command()
-def classification(out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False) -> None:
-    """Table 2 and Figure 1: graph-guided classification, every published method tuned with the same effort."""
-    from smadmm.experiments import classification as experiment
-    from smadmm.experiments.classification_claims import Results, verdict
-
-    rows = experiment.reproduce(out, data, quick, seed, progress=not quiet)
-    typer.echo(verdict(Results(rows)))
-    typer.echo(f"results.json, results.csv, table.md and figures are in {out}; finished parts in {out}/parts")
-
-
 Size = Annotated[int, typer.Option("--size", help="Pixels each way: 256 or 512.")]
+
+
+def _add_experiment(name: str, about: str) -> None:
+    @reproduce.command(name, help=about)
+    def command(
+        out: Out,
+        data: Data = None,
+        quick: Quick = False,
+        seed: Seed = 0,
+        device: OnlyCPU = "cpu",
+        threads: Jobs = 2,
+        quiet: Quiet = False,
+    ) -> None:
+        from smadmm.experiments.everything import EXPERIMENTS
+
+        with _resumable(out):
+            EXPERIMENTS[name](out, data, quick, seed, not quiet, threads)
+        _tell_verdicts(out)
 
 
 def _add_ct(name: str, about: str) -> None:
     @reproduce.command(name, help=about)
     def command(
-        out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False, size: Size = 256
+        out: Out,
+        data: Data = None,
+        quick: Quick = False,
+        size: Size = 256,
+        seed: Seed = 0,
+        device: OnlyCPU = "cpu",
+        threads: Jobs = 2,
+        quiet: Quiet = False,
     ) -> None:
         from smadmm.experiments import ct
 
-        ct.reproduce(name, out, data, quick, seed, progress=not quiet, size=size)
-        typer.echo(f"results.json, results.csv, table.md and figures are in {out}; finished parts in {out}/parts")
+        with _resumable(out):
+            ct.reproduce(name, out, data, quick, seed, not quiet, threads, size)
+        _tell_verdicts(out)
 
+
+for _name, _about in {
+    "complexity": "Table 1: how the stationarity measure falls with the number of sample gradients.",
+    "classification": "Table 2 and Figure 1: classification, every published method tuned with the same effort.",
+    "denoisers": "Noise removed and Lipschitz constants of the shipped denoisers, TV and BM3D.",
+    "phase": "Table 6: phase retrieval from coded diffraction patterns, and the case of many masks.",
+}.items():
+    _add_experiment(_name, _about)
 
 for _name, _about in {
     "ct-tuning": "Parameters of every CT method, on training slices.",
@@ -90,36 +127,45 @@ for _name, _about in {
     _add_ct(_name, _about)
 
 
-@reproduce.command()
-def phase(out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False) -> None:
-    """Table 6: phase retrieval from coded diffraction patterns, and the case of many masks."""
-    from smadmm.experiments import phase as experiment
-
-    experiment.reproduce(out, data, quick, seed, progress=not quiet)
-    typer.echo(f"results.json, results.csv, table.md and phase.png are in {out}; finished parts in {out}/parts")
-
-
-@reproduce.command()
-def denoisers(out: Out, data: Data = None, quick: Quick = False, quiet: Quiet = False) -> None:
-    """Noise removed and Lipschitz constants of the shipped denoisers, TV and BM3D on Set12 and CT test slices."""
-    from smadmm.experiments import denoisers as experiment
-    from smadmm.experiments.denoisers_report import table
-
-    typer.echo(table(experiment.reproduce(out, data, quick, progress=not quiet)))
-    typer.echo(f"results.json, table.md and denoisers.png are in {out}; finished parts in {out}/parts")
-
-
 @reproduce.command("all")
-def everything(out: Out, data: Data = None, quick: Quick = False, seed: Seed = 0, quiet: Quiet = False) -> None:
+def everything(
+    out: Out,
+    data: Data = None,
+    quick: Quick = False,
+    seed: Seed = 0,
+    device: OnlyCPU = "cpu",
+    threads: Jobs = 2,
+    quiet: Quiet = False,
+) -> None:
     """Every experiment, each in its folder below --out, and index.html; finished ones are not run again."""
     from smadmm.experiments import everything as experiments
 
-    failures = experiments.reproduce(out, data, quick, seed, progress=not quiet)
+    with _resumable(out):
+        failures = experiments.reproduce(out, data, quick, seed, not quiet, threads)
     for name, reason in failures.items():
         typer.echo(f"Error: {name} failed: {reason}", err=True)
     typer.echo(f"index.html is in {out}" + ("; run the same command again for what failed" if failures else ""))
     if failures:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _resumable(out: str) -> Iterator[None]:
+    """Ctrl-C says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; what is finished is kept in {out}: the same command goes on from there", err=True)
+        raise typer.Exit(130) from None
+
+
+def _tell_verdicts(out: str) -> None:
+    """What became of the claims of the paper, and where the rest is."""
+    parts = json.loads((Path(out) / "results.json").read_text())["report"]
+    for part in parts:
+        if isinstance(part, dict) and part["kind"] == "verdict":
+            typer.echo(f"{part['claim']}: {part['outcome']}. {part['because']}")
+    typer.echo(f"results.json, table.md and figures are in {out}; finished parts in {Path(out) / 'parts'}")
 
 
 @app.command(rich_help_panel="Data")
@@ -139,18 +185,27 @@ def classify(
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.", min=1)] = None,
     data: Data = None,
     seed: Seed = 0,
+    device: OnlyCPU = "cpu",
+    threads: Threads = 1,
     quiet: Quiet = False,
 ) -> None:
     """Fit a classifier whose coefficients are tied along a graph, or apply a saved one."""
+    import torch
+
     from smadmm.learn import command
 
-    if model is not None:
-        lines = command.apply(model, source, out, data)
-    else:
-        settings = command.Settings(graph, alpha, loss, method, epochs, seed, not quiet)
-        lines = command.fit(source, test, out, settings, data)
-    for line in lines:
-        typer.echo(line)
+    torch.set_num_threads(threads)
+    try:
+        if model is not None:
+            lines = command.apply(model, source, out, data)
+        else:
+            settings = command.Settings(graph, alpha, loss, method, epochs, seed, not quiet)
+            lines = command.fit(source, test, out, settings, data)
+        for line in lines:
+            typer.echo(line)
+    except KeyboardInterrupt:
+        typer.echo("stopped; nothing was written. Fewer --epochs end sooner", err=True)
+        raise typer.Exit(130) from None
 
 
 @app.command(rich_help_panel="Images")
@@ -177,10 +232,10 @@ def retrieve(
     strength: Annotated[float, typer.Option(help="Multiplies the weight that the prior gets from the noise.")] = 1.0,
     start: Annotated[str, typer.Option(help="Of the fit without prior: constant or spectral.")] = "constant",
     complex_image: Annotated[bool, typer.Option("--complex", help="The image is complex.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, mps ...")] = "cpu",
-    threads: Annotated[int, typer.Option(help="Threads of the CPU.", min=1)] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --out.")] = False,
     seed: Seed = 0,
+    device: Device = "cpu",
+    threads: Threads = 1,
     quiet: Quiet = False,
 ) -> None:
     """Retrieve an image from the amplitudes of its coded diffraction patterns."""
@@ -223,17 +278,22 @@ def train_denoiser(
     skip_unreadable: Annotated[bool, typer.Option(help="Go on without files that cannot be used, or stop.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     seed: Seed = 0,
+    device: Device = "cpu",
+    threads: Threads = 1,
     quiet: Quiet = False,
 ) -> None:
     """Train a denoiser D = I - grad g with Lip(I - D) < 1. Under torchrun the patches are shared out."""
+    import torch
+
     from smadmm.denoisers import command
 
+    torch.set_num_threads(threads)
     changes = {"steps": steps, "rate": rate, "batch": batch, "patch": patch, "penalty": penalty, "target": target}
     changes |= {"filters": filters, "size": size, "means": means, "coarse": coarse, "dilation": dilation}
     changes |= {"layers": layers, "channels": channels, "seed": seed}
     chosen = command.chosen_recipe(arch, sigma, preset, changes)
     finished, text = command.run(
-        sources, out, chosen, minutes, start, also or [], resume, skip_unreadable, sharp, not quiet
+        sources, out, chosen, minutes, start, also or [], resume, skip_unreadable, sharp, not quiet, device
     )
     typer.echo(text)
     if not finished:
@@ -269,10 +329,10 @@ def reconstruct(
     iterations: Annotated[int | None, typer.Option(help="Iterations a slice (30 if no seconds are given).")] = None,
     seconds: Annotated[float | None, typer.Option(help="Seconds a slice.")] = None,
     strength: Annotated[float, typer.Option(help="Multiplies the weight that the prior gets from the noise.")] = 1.0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, mps ...")] = "cpu",
-    threads: Annotated[int, typer.Option(help="Threads of the CPU.")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --out.")] = False,
     seed: Seed = 0,
+    device: Device = "cpu",
+    threads: Threads = 1,
     quiet: Quiet = False,
 ) -> None:
     """Reconstruct an image or a volume from few, noisy X-ray views."""
@@ -281,7 +341,7 @@ def reconstruct(
     from smadmm.imaging import reconstruct as job
     from smadmm.imaging.source import Source
 
-    torch.set_num_threads(max(1, threads))
+    torch.set_num_threads(threads)
     settings = job.Settings(method, prior, batch, iterations, seconds, strength, seed, device)
     scan = Source(source, simulate, snr, angles, unit, views, size, spacing, center, seed, threads).scan()
     _tell(job.reconstruct(scan, out, settings, _typed(), resume, progress=not quiet))

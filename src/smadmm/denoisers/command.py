@@ -35,6 +35,7 @@ def run(
     skip_unreadable: bool = False,
     sharp: bool = False,
     progress: bool = True,
+    device: str = "cpu",
 ) -> tuple[bool, str]:
     """Train; whether it came to its end, and what to tell the user."""
     if minutes is not None and not minutes > 0:
@@ -57,6 +58,7 @@ def run(
         "skip" if skip_unreadable else "stop",
         sharp,
         progress,
+        device=device,
     )
     if trained is None:
         return False, f"stopped; {path.with_suffix('.checkpoint')} is kept: go on with the same command and --resume"

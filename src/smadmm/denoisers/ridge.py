@@ -352,7 +352,7 @@ class RidgeParameters(nn.Module):
     def effective(self) -> tuple[Tensor, Tensor]:
         """Filters and slopes that satisfy the bound, differentiable in the free parameters."""
         mean = self.filters.mean((1, 2), keepdim=True)
-        mean = mean * (torch.arange(len(mean)) >= self.means)[:, None, None]
+        mean = mean * (torch.arange(len(mean), device=mean.device) >= self.means)[:, None, None]
         filters = self.filters - mean
         full = composed(filters, self.scales)
         norm = full.flatten(1).norm(dim=1)[:, None, None]
@@ -380,7 +380,7 @@ class RidgeParameters(nn.Module):
     def export(self) -> Ridge:
         """The potential, rescaled so that its certificate is at most `bound`."""
         filters, slopes = self.effective()
-        potential = Ridge(filters.detach().clone(), slopes.detach().clone(), self.spacing, self.scales)
+        potential = Ridge(filters.detach().cpu().clone(), slopes.detach().cpu().clone(), self.spacing, self.scales)
         potential.slopes.mul_(min(1.0, (self.bound - 1e-6) / potential.certificate()))
         return potential
 

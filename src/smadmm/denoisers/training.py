@@ -52,7 +52,7 @@ def psnr(denoise: Callable[[Tensor], Tensor], images: Sequence[Tensor], sigma: f
 
 
 def _validate(run: Run, held_out: list[Image]) -> dict[str, float]:
-    potential = run.model.export()
+    potential = run.model.export().cpu()
     denoiser = GradientStep(potential)
     images = [image.pixels[None, None] for image in held_out]
     if isinstance(potential, Ridge):
@@ -106,6 +106,7 @@ def train(
     sharp: bool = False,
     progress: bool = True,
     stop_after: int | None = None,
+    device: str = "cpu",
 ) -> Trained | None:
     """Follow a recipe on files and folders of images and CT slices; None if interrupted before the end.
 
@@ -121,13 +122,13 @@ def train(
     others, held_others = _read(also, chosen, on_error, sharp) if also else ([], [])
     chosen = chosen.for_images(sum(image.pixels.numel() for image in images))
     if resume:
-        run = Run.restore(checkpoint, images, others)
+        run = Run.restore(checkpoint, images, others, device)
         if replace(run.recipe, steps=1) != replace(chosen, steps=1):
             raise ValueError(f"{checkpoint} belongs to another recipe, {run.recipe}; remove it or choose another out")
     else:
         if minutes is not None:
-            chosen = replace(chosen, steps=_steps_in(minutes, chosen, images))
-        run = Run(chosen, images, others)
+            chosen = replace(chosen, steps=_steps_in(minutes, chosen, images, device))
+        run = Run(chosen, images, others, device)
         if start is not None:
             run.model.start_from(load(start).g)
     if not _loop(run, held_out, checkpoint, stop_after, progress):
@@ -159,9 +160,9 @@ def _read(
     return images, held_out
 
 
-def _steps_in(minutes: float, chosen: Recipe, images: list[Image]) -> int:
+def _steps_in(minutes: float, chosen: Recipe, images: list[Image], device: str) -> int:
     """How many steps take that much CPU time, from a few that are thrown away; the same on every rank."""
-    trial = Run(chosen, images)
+    trial = Run(chosen, images, device=device)
     trial.advance()
     start = time.process_time()
     for fifth in range(5):
@@ -210,7 +211,7 @@ def _any_process(signalled: bool) -> bool:
 
 
 def _finish(run: Run, held_out: list[Image], held_others: list[Image], out: Path, repeat: str) -> Trained:
-    potential = run.model.export()
+    potential = run.model.export().cpu()
     bound = _calibrate(potential, held_out + held_others, run.recipe)
     quality = psnr(GradientStep(potential), [image.pixels[None, None] for image in held_out], run.recipe.sigma)
     if rank_and_world()[0] == 0:

@@ -31,10 +31,10 @@ def _share(patches: Tensor) -> Tensor:
 
 def _penalty(model: Network, recipe: Recipe, z: Tensor, rng: np.random.Generator) -> Tensor:
     """Mean over all patches z, as far as this process adds to it."""
-    v = torch.from_numpy(rng.standard_normal(z.shape, dtype=np.float32))
+    v = torch.from_numpy(rng.standard_normal(z.shape, dtype=np.float32)).to(z.device)
     count, z, v = len(z), _share(z).requires_grad_(), _share(v)
     if not len(z):
-        return torch.zeros(())
+        return torch.zeros((), device=z.device)
     _, v = symmetric_norm(model.g.gradient, z, v, iterations=8)
     (u,) = torch.autograd.grad(model.g.gradient(z), z, v, create_graph=True)
     excess: Tensor = (u.flatten(1).norm(dim=1) - recipe.target).clamp(min=0)
@@ -49,9 +49,10 @@ def _loss(
     rng = np.random.Generator(np.random.Philox(key=[recipe.seed, step]))
     clean = random_patches(images, recipe.batch, recipe.patch, rng)
     noise = recipe.sigma * torch.from_numpy(rng.standard_normal(clean.shape, dtype=np.float32))
-    m, loss = model.margin, torch.zeros(())
+    device = next(model.parameters()).device
+    m, loss = model.margin, torch.zeros((), device=device)
     if len(_share(clean)):
-        error = model.denoise_patches(_share(clean + noise)) - _share(clean)
+        error = model.denoise_patches(_share(clean + noise).to(device)) - _share(clean).to(device)
         error = error[..., m : error.shape[-2] - m, m : error.shape[-1] - m]
         loss = error.square().mean() / recipe.sigma**2 * (len(error) / len(clean))
     if recipe.penalty and step >= recipe.penalty_from * recipe.steps and isinstance(model, Network):
@@ -60,7 +61,7 @@ def _loss(
             x = torch.cat([x, random_patches(others, recipe.penalised, recipe.patch, rng)])
             noise = recipe.sigma * torch.from_numpy(rng.standard_normal(x.shape, dtype=np.float32))
         part = torch.from_numpy(rng.random((len(x), 1, 1, 1), dtype=np.float32))
-        loss = loss + _penalty(model, recipe, x + part * noise[: len(x)], rng)
+        loss = loss + _penalty(model, recipe, (x + part * noise[: len(x)]).to(device), rng)
     return loss
 
 
@@ -74,9 +75,11 @@ def rank_and_world() -> tuple[int, int]:
 class Run:
     """The state of a training run: model, Adam, step, history. One `advance` is one step."""
 
-    def __init__(self, recipe: Recipe, images: list[Image], others: list[Image] | None = None) -> None:
+    def __init__(
+        self, recipe: Recipe, images: list[Image], others: list[Image] | None = None, device: str = "cpu"
+    ) -> None:
         self.recipe, self.images, self.others, self.step = recipe, images, others or [], 0
-        self.model = build(recipe)
+        self.model = build(recipe).to(device)
         self.adam = torch.optim.Adam(self.model.parameter_groups(), betas=(0.9, 0.99))
         self.history: list[dict[str, float]] = []
         self.average, self.seconds = 0.0, 0.0
@@ -118,14 +121,14 @@ class Run:
         atomic_write(path, save(contiguous, metadata={"run": json.dumps(numbers)}))
 
     @classmethod
-    def restore(cls, path: Path, images: list[Image], others: list[Image] | None = None) -> "Run":
+    def restore(cls, path: Path, images: list[Image], others: list[Image] | None = None, device: str = "cpu") -> "Run":
         """The run of a checkpoint, on the same images."""
         from safetensors import safe_open
 
         with safe_open(path, framework="pt") as file:
             numbers = json.loads(file.metadata()["run"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        run = cls(Recipe(**numbers["recipe"]), images, others)
+        run = cls(Recipe(**numbers["recipe"]), images, others, device)
         model = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
         run.model.load_state_dict(model)
         moments: dict[int, dict[str, torch.Tensor]] = {}

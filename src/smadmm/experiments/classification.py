@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,11 +57,12 @@ def reproduce(
     quick: bool = False,
     seed: int = 0,
     progress: bool = True,
+    processes: int = 2,
     plan: Plan | None = None,
 ) -> list[Row]:
     """Run or resume the experiment; results.json, results.csv, table.md and figures go to `out`."""
     folder = output_folder(out)
-    plan = plan or (QUICK if quick else FULL)
+    plan = plan or replace(QUICK if quick else FULL, processes=processes)
     sets = describe_sets(plan.sets, data, seed)
     jobs = list(_jobs(plan, sets, seed))
     results = run_all(jobs, run_job, data, output_folder(folder / "parts"), plan.processes, progress)

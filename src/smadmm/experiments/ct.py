@@ -87,6 +87,7 @@ def reproduce(
     quick: bool = False,
     seed: int = 0,
     progress: bool = True,
+    processes: int = 2,
     size: int = 256,
     plan: Plan | None = None,
 ) -> list[Row]:
@@ -95,7 +96,7 @@ def reproduce(
         raise ValueError(f"no CT experiment {name!r}; there are {', '.join(EXPERIMENTS)}")
     if size not in (256, 512):
         raise ValueError(f"size must be 256 or 512, got {size}")
-    plan = plan or replace(QUICK if quick else FULL, size=size)
+    plan = plan or replace(QUICK if quick else FULL, size=size, processes=processes)
     jobs = _with_fingerprints(_jobs(name, plan, seed), data)
     folder = output_folder(out)
     results = run_all(jobs, run_job, data, output_folder(folder / "parts"), plan.processes, progress)

@@ -17,40 +17,40 @@ import smadmm
 from smadmm.experiments.index import index
 from smadmm.files import output_folder
 
-Experiment = Callable[[str, str | None, bool, int, bool], object]  # out, data, quick, seed, progress
+Experiment = Callable[[str, str | None, bool, int, bool, int], object]  # out, data, quick, seed, progress, processes
 
 
-def _complexity(out: str, data: str | None, quick: bool, seed: int, progress: bool) -> None:
+def _complexity(out: str, data: str | None, quick: bool, seed: int, progress: bool, processes: int) -> None:
     from smadmm.experiments import complexity
 
-    complexity.reproduce(out, quick, seed, progress)
+    complexity.reproduce(out, quick, seed, progress, processes)
 
 
-def _classification(out: str, data: str | None, quick: bool, seed: int, progress: bool) -> None:
+def _classification(out: str, data: str | None, quick: bool, seed: int, progress: bool, processes: int) -> None:
     from smadmm.experiments import classification
 
-    classification.reproduce(out, data, quick, seed, progress)
+    classification.reproduce(out, data, quick, seed, progress, processes)
 
 
-def _denoisers(out: str, data: str | None, quick: bool, seed: int, progress: bool) -> None:
+def _denoisers(out: str, data: str | None, quick: bool, seed: int, progress: bool, processes: int) -> None:
     from smadmm.experiments import denoisers
 
     denoisers.reproduce(out, data, quick, progress)
 
 
 def _ct(name: str) -> Experiment:
-    def run(out: str, data: str | None, quick: bool, seed: int, progress: bool) -> None:
+    def run(out: str, data: str | None, quick: bool, seed: int, progress: bool, processes: int) -> None:
         from smadmm.experiments import ct
 
-        ct.reproduce(name, out, data, quick, seed, progress)
+        ct.reproduce(name, out, data, quick, seed, progress, processes)
 
     return run
 
 
-def _phase(out: str, data: str | None, quick: bool, seed: int, progress: bool) -> None:
+def _phase(out: str, data: str | None, quick: bool, seed: int, progress: bool, processes: int) -> None:
     from smadmm.experiments import phase
 
-    phase.reproduce(out, data, quick, seed, progress)
+    phase.reproduce(out, data, quick, seed, progress, processes)
 
 
 EXPERIMENTS: Mapping[str, Experiment] = {  # by name: its folder below --out, and its command
@@ -68,6 +68,7 @@ def reproduce(
     quick: bool = False,
     seed: int = 0,
     progress: bool = True,
+    processes: int = 2,
     experiments: Mapping[str, Experiment] | None = None,
 ) -> dict[str, str]:
     """Run what is not finished, write index.html into `out`; the failures by name."""
@@ -78,7 +79,7 @@ def reproduce(
     for name, run in bar:
         bar.set_description(name)
         if not finished(folder / name, quick, seed):
-            reason = _attempt(run, folder / name, data, quick, seed, progress)
+            reason = _attempt(run, folder / name, data, quick, seed, progress, processes)
             if reason:
                 failures[name] = reason
         index(folder, failures).write(folder / "index.html")
@@ -96,10 +97,12 @@ def finished(folder: Path, quick: bool, seed: int) -> bool:
     return made == (smadmm.__version__, quick) and chosen in (seed, None)  # None: there is none to choose
 
 
-def _attempt(run: Experiment, folder: Path, data: str | None, quick: bool, seed: int, progress: bool) -> str | None:
+def _attempt(
+    run: Experiment, folder: Path, data: str | None, quick: bool, seed: int, progress: bool, processes: int
+) -> str | None:
     """Run one experiment; the reason if it failed, whose traceback is kept in its folder."""
     try:
-        run(str(folder), data, quick, seed, progress)
+        run(str(folder), data, quick, seed, progress, processes)
     except Exception as error:
         output_folder(folder)
         (folder / "error.txt").write_text(traceback.format_exc())

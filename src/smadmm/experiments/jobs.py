@@ -12,9 +12,11 @@ import math
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,9 +93,9 @@ def _in_processes(
     if not jobs:
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the processes inherit it
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=spawn, initializer=_leave_ctrl_c_to_the_parent) as pool:
-        futures = {pool.submit(_do, job, work, data, parts): job for job in jobs}
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        with _deaf_to_ctrl_c():
+            futures = {pool.submit(_do, job, work, data, parts): job for job in jobs}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -104,9 +106,17 @@ def _in_processes(
             raise
 
 
-def _leave_ctrl_c_to_the_parent() -> None:
-    """A terminal sends SIGINT to all processes; the parent ends them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes started in here ignore SIGINT, which a terminal sends to all of them: their parent ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:

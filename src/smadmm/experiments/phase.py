@@ -71,10 +71,11 @@ def reproduce(
     quick: bool = False,
     seed: int = 0,
     progress: bool = True,
+    processes: int = 2,
     plan: Plan | None = None,
 ) -> list[Row]:
     """Run or resume; results.json, results.csv, table.md and figures go to `out`."""
-    plan = plan or (QUICK if quick else FULL)
+    plan = plan or replace(QUICK if quick else FULL, processes=processes)
     jobs = _with_fingerprints(_jobs(plan, seed), data)
     folder = output_folder(out)
     results = run_all(jobs, run_job, data, output_folder(folder / "parts"), plan.processes, progress)

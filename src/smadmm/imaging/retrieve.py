@@ -69,10 +69,6 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"--{name} must be positive, got {value:g}")
-        try:
-            torch.zeros(1, device=self.device)
-        except (RuntimeError, AssertionError):
-            raise ValueError(f"the device {self.device!r} is not available here; use cpu") from None
 
 
 @dataclass(frozen=True)
