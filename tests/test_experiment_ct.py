@@ -27,7 +27,7 @@ def data(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ct.EXPERIMENTS)
 def test_every_experiment_leaves_results_and_resumes(name, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(ct, "KAPPAS", (8.0,))
+    monkeypatch.setattr(ct, "KAPPAS", {50.0: (8.0,), 35.0: (8.0,)})
     monkeypatch.setattr(ct, "DEFAULT_KAPPAS", (2.0,))
     rows = ct.reproduce(name, str(tmp_path), data, progress=False, plan=PLAN)
     stored = json.loads((tmp_path / "results.json").read_text())

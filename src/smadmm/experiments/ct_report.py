@@ -8,11 +8,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from smadmm.experiments.ct_runs import NAMES, Job, unpack
+from smadmm.experiments.ct_runs import NAMES, PUBLISHED, Job, unpack
 from smadmm.report import Column, Compare, Curves, Measured, Part, Series, Table, Verdict, png
 
 Row = dict[str, Any]
-PUBLISHED = ("red-sd", "spider", "sadmm", "asvrg", "smadmm")
 BATCHES = (5, 10, 20, 40)
 # the paper's Tables 3, 4 and 5: (SNR, SSIM) at batch sizes 5, 10, 20, 40
 PAPER = {
@@ -143,11 +142,11 @@ def table_chapter(views: int, rows: Sequence[Row]) -> list[Part]:
     parts: list[Part] = [f"{views} views. " + _setting(clean)]
     batches = sorted({r["batch"] for r in rows})
     shown = {method: label for method, label in NAMES.items() if any(r["method"] == method for r in clean)}
-    parts += [_main_table(f"{views} views, 50 dB: SNR and SSIM", clean, shown, PAPER[views], "method", batches)]
-    for decibel in (50, 35):
+    for decibel, paper in ((50, PAPER[views]), (35, {})):
         some = [r for r in rows if r["decibel"] == decibel]
-        if some:
-            parts.append(_gaps(f"{decibel} dB: SNR above PnP-SADMM (dB), paired, 95 % intervals", some))
+        title = f"{views} views, {decibel} dB: SNR and SSIM"
+        parts.append(_main_table(title, some, shown, paper, "method", batches))
+        parts.append(_gaps(f"{decibel} dB: SNR above PnP-SADMM (dB), paired, 95 % intervals", some))
     return parts + _table_verdicts(clean, rows, batches)
 
 
@@ -212,10 +211,9 @@ def _table_verdicts(clean: Sequence[Row], rows: Sequence[Row], batches: Sequence
         + ", ".join(f"B={b}: {signed(g)} dB" for b, g in ours.items()),
     ]
     noisy = [r for r in rows if r["decibel"] == 35]
-    if noisy:
-        found = {b: paired([r for r in noisy if r["batch"] == b], "smadmm", "sadmm") for b in (5, 20)}
-        text = ", ".join(f"B={b}: {signed(g)} dB" for b, g in found.items() if g[2])
-        parts.append(f"At 35 dB, where the noise of the data is larger, PnP-SMADMM - PnP-SADMM is {text}.")
+    found = {b: paired([r for r in noisy if r["batch"] == b], "smadmm", "sadmm") for b in batches}
+    text = ", ".join(f"B={b}: {signed(g)} dB" for b, g in found.items())
+    parts.append(f"At 35 dB, where the noise of the data is larger, PnP-SMADMM - PnP-SADMM is {text}.")
     return parts
 
 

@@ -35,6 +35,7 @@ from smadmm.schedules import Power
 from smadmm.solver import State
 
 PRIOR = "ridge-ct"
+PUBLISHED = ("red-sd", "spider", "sadmm", "asvrg", "smadmm")
 Set = Literal["train", "test"]
 NAMES = {
     "red-sd": "RED-SD",
