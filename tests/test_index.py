@@ -109,7 +109,7 @@ def test_the_command_ends_with_1_if_one_failed(tmp_path, monkeypatch):
 
 def test_every_experiment_has_a_title_and_a_command():
     commands = {command.name or command.callback.__name__ for command in reproduce.registered_commands}
-    assert set(everything.EXPERIMENTS) == commands - {"all", "ct-tuning"}  # the parameters it finds are in the source
+    assert set(everything.EXPERIMENTS) == commands - {"all"}
     assert set(everything.EXPERIMENTS) <= set(TITLES)
 
 

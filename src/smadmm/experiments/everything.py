@@ -57,7 +57,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {  # by name: its folder below --out, an
     "complexity": _complexity,
     "classification": _classification,
     "denoisers": _denoisers,
-    **{name: _ct(name) for name in ("ct-120", "ct-180", "ct-ablation", "ct-iterations", "ct-visual")},
+    **{name: _ct(name) for name in ("ct-tuning", "ct-120", "ct-180", "ct-ablation", "ct-iterations", "ct-visual")},
     "phase": _phase,
 }
 

@@ -282,7 +282,7 @@ def _verdicts(rows: Sequence[Row], table: Sequence[Row], named: Sequence[Row]) -
     wins = best.count("smadmm")
     constant = paired(some(unbiased, batch=1), "smadmm", "sadmm")
     decay = paired(some(unbiased, batch=1), "smadmm", "sadmm-decay", "snr_equal_sfo")
-    own = paired(some(named, purpose="own step"), "smadmm", "sadmm", "snr_equal_sfo")
+    own = paired(some(table, purpose="own step"), "smadmm", "sadmm", "snr_equal_sfo")
     names = ", ".join(f"B={b} {NAMES[m]}" for b, m in zip(batches, best, strict=True))
     parts: list[Part] = [
         Verdict(
@@ -302,7 +302,7 @@ def _verdicts(rows: Sequence[Row], table: Sequence[Row], named: Sequence[Row]) -
         ),
     ]
     if own[2]:
-        parts.append(f"With a step of its own PnP-SADMM is {signed(own)} dB below PnP-SMADMM at equal SFO.")
+        parts.append(f"Each with a step of its own, PnP-SMADMM minus PnP-SADMM at equal SFO is {signed(own)} dB.")
     return parts + _many_verdict(rows)
 
 
