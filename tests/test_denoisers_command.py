@@ -2,11 +2,13 @@
 
 import json
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from smadmm import cli
 from smadmm.denoisers import load
@@ -109,3 +111,14 @@ def test_unreadable_files_can_be_skipped(pictures: Path, tmp_path: Path) -> None
     (pictures / "broken.png").write_bytes(b"no picture")
     with pytest.warns(UserWarning, match=r"skipped: .*broken.png"):
         assert command(pictures, "--out", tmp_path / "w", "--skip-unreadable", *SMALL) == 0
+
+
+def test_under_torchrun_two_processes_train_together(pictures: Path, tmp_path: Path) -> None:
+    words = ["train-denoiser", str(pictures), *SMALL]
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "smadmm"]
+    done = subprocess.run([*run, *words, "--out", str(tmp_path / "two")], capture_output=True, text=True, check=True)
+    assert done.stdout.count("Lip(I - D)") == 1
+    assert command(*words[1:], "--out", tmp_path / "one") == 0
+    one, two = (load(tmp_path / f"{name}.safetensors").state_dict() for name in ("one", "two"))
+    for key in one:
+        torch.testing.assert_close(one[key], two[key], rtol=1e-4, atol=1e-5)

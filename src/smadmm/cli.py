@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
@@ -295,7 +296,8 @@ def train_denoiser(
     finished, text = command.run(
         sources, out, chosen, minutes, start, also or [], resume, skip_unreadable, sharp, not quiet, device
     )
-    typer.echo(text)
+    if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
+        typer.echo(text)
     if not finished:
         raise typer.Exit(130)
 
