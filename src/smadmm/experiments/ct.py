@@ -19,7 +19,7 @@ from typing import Any
 from smadmm.experiments import ct_report
 from smadmm.experiments.ct_runs import PUBLISHED, Job, fingerprint, read_slices, run_job
 from smadmm.experiments.jobs import run_all, write_csv
-from smadmm.experiments.results import write_results
+from smadmm.experiments.results import markdown, write_results
 from smadmm.files import output_folder
 
 Row = dict[str, Any]
@@ -87,7 +87,7 @@ def reproduce(
     seconds = sum(result["work"] for result in results.values())
     write_results(folder, name, command, seconds, rows, quick=quick, seed=seed, report=chapter)
     write_csv(folder / "results.csv", rows)
-    (folder / "table.md").write_text(ct_report.markdown(chapter))
+    (folder / "table.md").write_text(markdown(chapter))
     return rows
 
 

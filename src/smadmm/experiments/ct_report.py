@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from smadmm.experiments.ct_runs import NAMES, PUBLISHED, Job, unpack
+from smadmm.experiments.results import Gap, with_interval
 from smadmm.report import Column, Compare, Curves, Measured, Part, Series, Table, Verdict, png
 
 Row = dict[str, Any]
@@ -37,7 +38,6 @@ PAPER_ABLATION = {
     2.0: ((23.55, 0.9162), (27.29, 0.9259), (30.61, 0.9552), (32.44, 0.9675)),
 }
 PAPER_VISUAL = {"red-sd": 34.15, "sadmm": 35.10, "smadmm": 35.36}
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # 95 %, 1, 2, ... degrees of freedom
 
 
 def row(job: Job, result: Mapping[str, Any]) -> Row:
@@ -80,17 +80,12 @@ def mean(rows: Iterable[Row], name: str) -> float | None:
     return fmean(v for v in values if v is not None) if values and None not in values else None
 
 
-def paired(rows: Sequence[Row], first: str, second: str, name: str = "snr") -> tuple[float, float, int]:
+def paired(rows: Sequence[Row], first: str, second: str, name: str = "snr") -> Gap:
     """Mean of first - second over common scans, half of its 95 % interval, and their number."""
     other = {_pair(r): r for r in rows if r["method"] == second}
     pairs = [(r, other[_pair(r)]) for r in rows if r["method"] == first and _pair(r) in other]
     gaps = [a[name] - b[name] for a, b in pairs if a.get(name) is not None and b.get(name) is not None]
-    if not gaps:
-        return math.nan, math.nan, 0
-    half = math.nan
-    if len(gaps) > 1:
-        half = (STUDENT[len(gaps) - 2] if len(gaps) <= 10 else 2.0) * stdev(gaps) / math.sqrt(len(gaps))
-    return fmean(gaps), half, len(gaps)
+    return with_interval(gaps)
 
 
 def _best(means: Mapping[Any, float | None]) -> Any:
@@ -98,7 +93,7 @@ def _best(means: Mapping[Any, float | None]) -> Any:
     return max(means, key=lambda key: -math.inf if (value := means[key]) is None else value)
 
 
-def signed(gap: tuple[float, float, int]) -> str:
+def signed(gap: Gap) -> str:
     """+0.12 +- 0.03, or a dash."""
     if math.isnan(gap[0]):
         return "-"
@@ -320,34 +315,3 @@ def tuning_chapter(rows: Sequence[Row]) -> list[Part]:
         lines.append([f"{decibel:g} dB", batch, NAMES[method], *best, means[best], len(points)])
     columns: list[str | Column] = ["input", "B", "method", "kappa", "eta", Column("SNR", ".2f"), "points tried"]
     return [_setting(rows), Table("The best point of each grid", columns, lines)]
-
-
-def markdown(parts: Sequence[Part]) -> str:
-    """Paragraphs, tables and verdicts of a chapter in Markdown."""
-    texts = []
-    for part in parts:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, Verdict):
-            texts.append(f"**{part.claim}**: {part.outcome}. {part.because}.")
-        elif isinstance(part, Table):
-            texts.append(_markdown_table(part))
-    return "\n\n".join(texts) + "\n"
-
-
-def _markdown_table(table: Table) -> str:
-    columns = [c if isinstance(c, Column) else Column(c) for c in table.columns]
-
-    def text(cell: Any, form: str) -> str:
-        if isinstance(cell, Measured):
-            return text(cell.ours, form) + ("" if cell.paper is None else f" ({cell.paper:{form}})")
-        return "-" if cell is None else f"{cell:{form}}" if isinstance(cell, float) and form else str(cell)
-
-    lines = [f"{table.title} (the paper's in brackets)" if _has_paper(table) else table.title, ""]
-    lines += ["| " + " | ".join(c.name for c in columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(text(x, c.form) for x, c in zip(r, columns, strict=True)) + " |" for r in table.rows]
-    return "\n".join([*lines, *(["", table.note] if table.note else [])])
-
-
-def _has_paper(table: Table) -> bool:
-    return any(isinstance(cell, Measured) and cell.paper is not None for r in table.rows for cell in r)

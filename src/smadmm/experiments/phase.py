@@ -19,10 +19,9 @@ from itertools import product
 from typing import Any
 
 from smadmm.experiments import phase_report
-from smadmm.experiments.ct_report import markdown
 from smadmm.experiments.jobs import run_all, write_csv
 from smadmm.experiments.phase_runs import NAMES, Job, fingerprint, read_set, run_job
-from smadmm.experiments.results import write_results
+from smadmm.experiments.results import markdown, write_results
 from smadmm.files import output_folder
 
 Row = dict[str, Any]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
-from smadmm.experiments.ct_report import STUDENT, mean
+from smadmm.experiments.ct_report import mean
 from smadmm.experiments.phase_runs import NAMES, TEST, Job, at_sfo, reached
+from smadmm.experiments.results import Gap, with_interval
 from smadmm.report import Column, Curves, Measured, Part, Picture, Series, Table, Verdict
 
 Row = dict[str, Any]
-Gap = tuple[float, float, int]
 # the paper's Table 6: SNR at B = 1, 2, 3
 PAPER = {
     "on-red": (31.33, 32.06, 32.07),
@@ -73,13 +73,7 @@ def paired(rows: Sequence[Row], first: str, second: str, name: str = "snr") -> G
     for row, value in pairs:
         if row[name] is not None and value is not None:
             gaps.setdefault(row["seed"], []).append(row[name] - value)
-    means = [fmean(values) for values in gaps.values()]
-    if not means:
-        return math.nan, math.nan, 0
-    half = math.nan
-    if len(means) > 1:
-        half = (STUDENT[len(means) - 2] if len(means) <= 10 else 2.26) * stdev(means) / math.sqrt(len(means))
-    return fmean(means), half, len(means)
+    return with_interval([fmean(values) for values in gaps.values()])
 
 
 def signed(gap: Gap) -> str:

@@ -19,13 +19,23 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import smadmm
 from smadmm.files import atomic_write
-from smadmm.report import Part, as_json, environment
+from smadmm.report import Column, Measured, Part, Table, Verdict, as_json, environment
 
 Row = Mapping[str, Any]
+Gap = tuple[float, float, int]  # a mean, half of its 95 % interval, and of how many
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # 95 %; 1, 2, ... degrees of freedom
+
+
+def with_interval(values: Sequence[float]) -> Gap:
+    """The mean of independent values, with Student's interval (from eleven values on a little too wide)."""
+    if len(values) < 2:
+        return (values[0] if values else math.nan), math.nan, len(values)
+    return fmean(values), STUDENT[min(len(values), 10) - 2] * stdev(values) / math.sqrt(len(values)), len(values)
 
 
 def _clean(value: Any) -> Any:
@@ -74,3 +84,34 @@ def markdown_table(rows: Sequence[Row], columns: Mapping[str, str]) -> str:
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(cell(row.get(name), form) for name, form in columns.items()) + " |" for row in rows]
     return "\n".join(lines)
+
+
+def markdown(parts: Sequence[Part]) -> str:
+    """Paragraphs, tables and verdicts of a chapter in Markdown."""
+    texts = []
+    for part in parts:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, Verdict):
+            texts.append(f"**{part.claim}**: {part.outcome}. {part.because}.")
+        elif isinstance(part, Table):
+            texts.append(_markdown_table(part))
+    return "\n\n".join(texts) + "\n"
+
+
+def _markdown_table(table: Table) -> str:
+    columns = [c if isinstance(c, Column) else Column(c) for c in table.columns]
+
+    def text(cell: Any, form: str) -> str:
+        if isinstance(cell, Measured):
+            return text(cell.ours, form) + ("" if cell.paper is None else f" ({cell.paper:{form}})")
+        return "-" if cell is None else f"{cell:{form}}" if isinstance(cell, float) and form else str(cell)
+
+    lines = [f"{table.title} (the paper's in brackets)" if _has_paper(table) else table.title, ""]
+    lines += ["| " + " | ".join(c.name for c in columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(text(x, c.form) for x, c in zip(r, columns, strict=True)) + " |" for r in table.rows]
+    return "\n".join([*lines, *(["", table.note] if table.note else [])])
+
+
+def _has_paper(table: Table) -> bool:
+    return any(isinstance(cell, Measured) and cell.paper is not None for r in table.rows for cell in r)
