@@ -224,6 +224,14 @@ def test_priors_by_name_and_by_file(tmp_path):
             find_prior(name)
 
 
+def test_weights_that_are_no_prox_are_warned_of(tmp_path):
+    from smadmm.denoisers.weights_file import load, save
+
+    save(load("ridge-ct").g, tmp_path / "w.safetensors", 5 / 255, 1.25)
+    with pytest.warns(UserWarning, match=r"Lip\(I - D\) = 1.250 of this denoiser is not below 1"):
+        find_prior(str(tmp_path / "w.safetensors"))
+
+
 def test_seconds_limit_a_run(slice_file, tmp_path):
     code, said, _ = call(slice_file, "--simulate", 10, "--out", tmp_path / "out", "--seconds", 0.3, "--quiet")
     told = run_json(tmp_path / "out")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from smadmm.denoisers import load, shipped
+from smadmm.denoisers import GradientStep, load, shipped
 from smadmm.problem import Prox
 from smadmm.proxes import Denoised, Zero
 from smadmm.total_variation import TV
@@ -34,9 +34,10 @@ class Prior:
 class Within(nn.Module):
     """A denoiser whose images are cut to [low, high]."""
 
-    def __init__(self, denoiser: nn.Module, low: float, high: float):
+    def __init__(self, denoiser: GradientStep, low: float, high: float):
         super().__init__()
         self.denoiser, self.low, self.high = denoiser, low, high
+        self.lipschitz = denoiser.lipschitz
 
     def forward(self, x: Tensor) -> Tensor:
         image: Tensor = self.denoiser(x)
