@@ -124,6 +124,7 @@ def _jobs(name: str, plan: Plan, seed: int) -> list[Job]:
     images = [replace(j, keep=True) for j in _grid(plan, 180, 50.0, shown, (5,), plan.slices[:1], seeds[:1])]
     fixed = replace(plan, iterations=min(plan.iterations, 60))
     against = _grid(fixed, 180, 50.0, (*RIVALS, "untuned"), (20,), plan.slices, seeds[:1])
+    against += _grid(fixed, 180, 50.0, ("all-views",), (180,), plan.slices, seeds[:1])
     long = replace(plan, iterations=4 * plan.iterations)
     return images + against + _grid(long, 180, 50.0, ("smadmm", "default"), (20,), plan.slices[:1], seeds[:1])
 
@@ -144,8 +145,8 @@ def _grid(
 
 
 def tuned(decibel: float, batch: int, method: str) -> tuple[float, float]:
-    """kappa and eta; `untuned` is smadmm with step 1 and the default's weight."""
-    if method == "untuned":
+    """kappa and eta; `untuned` is smadmm with step 1 and the default's weight, which `all-views` takes, too."""
+    if method in ("untuned", "all-views"):
         return 1.0, 1.0
     return TUNED[decibel, 5 if batch < 20 else 20][method]
 
