@@ -120,7 +120,7 @@ def test_certificate_is_tight_where_all_profiles_are_at_their_steepest() -> None
     assert torch.linalg.matrix_norm(h, 2) == pytest.approx(potential.certificate(), rel=0.02)
 
 
-def test_every_value_of_the_free_parameters_exports_below_one() -> None:
+def test_every_value_of_the_free_parameters_exports_below_one_and_bounded() -> None:
     for seed in range(5):
         free = RidgeParameters(7, 5, 5 / 255, means=seed % 3, seed=seed, coarse=seed % 4, dilation=2 + seed % 2)
         generator = torch.Generator().manual_seed(seed)
@@ -128,9 +128,17 @@ def test_every_value_of_the_free_parameters_exports_below_one() -> None:
             for parameter in free.parameters():
                 parameter.copy_(torch.randn(parameter.shape, generator=generator))
         potential = free.export()
-        assert 0.5 < potential.certificate() <= 0.99
+        assert 0.5 < potential.certificate() <= 0.99 and potential.bounded_below
         centred = potential.filters[free.means :].mean((1, 2))
         assert centred.abs().max() < 1e-6
+
+
+def test_a_profile_that_falls_for_ever_is_not_bounded_below() -> None:
+    filters = torch.eye(3)[None] / 3
+    assert Ridge(filters, torch.tensor([[1.0, -1.0]]), 0.1).bounded_below
+    falling = Ridge(filters, torch.tensor([[1.0, -1.5]]), 0.1)
+    far = falling(torch.full((1, 1, 6, 6), 1000.0))
+    assert not falling.bounded_below and far < 0
 
 
 def test_certificate_is_above_what_is_measured_on_images() -> None:

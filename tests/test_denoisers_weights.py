@@ -85,6 +85,18 @@ def test_removes_noise(name: str) -> None:
     assert error < 0.5 * noise.square().mean()
 
 
+@pytest.mark.parametrize("name", ["ridge-ct", "ridge-natural-15", "ridge-natural-25"])
+def test_iterates_of_a_potential_bounded_below_stay_in_range(name: str) -> None:
+    denoiser = load(name)
+    assert isinstance(denoiser.g, Ridge) and denoiser.g.bounded_below
+    x = steps_and_ramps()
+    low, high = x.min(), x.max()
+    with torch.no_grad():
+        for _ in range(300):
+            x = denoiser(x)
+    assert x.min() > low - 0.1 and x.max() < high + 0.1
+
+
 def test_unknown_names_are_told_what_there_is() -> None:
     with pytest.raises(ValueError, match=r"no weights 'ridge-mri'; shipped are .*ridge-ct"):
         load("ridge-mri")
