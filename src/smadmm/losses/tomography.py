@@ -102,7 +102,7 @@ class Tomography(BlockLeastSquares):
 
     @staticmethod
     def _pieces(batch: Tensor) -> Iterator[Tensor]:
-        yield from batch.split(PIECE)
+        yield from batch.split(PIECE) if len(batch) > PIECE else (batch,)
 
     def residual(self, x: Tensor, scale: float, batch: Batch) -> tuple[Any, Tensor]:
         b, w = self.data(batch)
@@ -121,12 +121,16 @@ class Tomography(BlockLeastSquares):
         return total / len(batch)
 
     def gradient(self, points: Sequence[Tensor], weights: Sequence[float], batch: Batch) -> Tensor:
+        total, scale = float(sum(weights)), 1 / (self.c * len(batch))
         fused = self.radon.fuses(points[0], min(len(batch), PIECE))
-        x, total = (None, 0.0) if fused else (combine(points, weights), float(sum(weights)))
+        inside = fused and len(points) == 2 and weights[0] == 1  # x + share other is formed inside the kernel
+        x = points[0] if inside else combine(points, weights)
+        other, share = (points[1], weights[1]) if inside else (x, 0.0)
         gradient: Tensor | None = None
         for piece in self._pieces(batch):
-            if x is None:
-                part = self.radon.fused_gradient(points, weights, *self.data(piece), 1 / (self.c * len(batch)), piece)
+            if fused:
+                b, w = self.data(piece)
+                part = self.radon.fused_gradient(x, other, share, b, total, w, scale, piece)
             else:
                 context, residual = self.residual(x, total, piece)
                 part = self.back(context, residual / len(batch))

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy import float32
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -38,7 +39,7 @@ from smadmm.operators.filters import Window, angular_weights, filtered, ramp
 from smadmm.operators.linear import Norm, Operator, Shape
 
 PARALLEL_FROM = 32  # views times slices; below, starting threads costs more than it gains
-NO_WEIGHTS = np.empty((1, 0, 0), np.float32)
+NO_WEIGHTS = np.empty((1, 0, 0), float32)
 ROUNDING = 1e-5  # of single precision, in norms
 
 
@@ -50,14 +51,6 @@ def _kernels() -> Any:
     except ImportError:
         return None
     return radon_kernels
-
-
-def _combined(images: Sequence[Tensor], shares: Sequence[float], out: Tensor) -> Tensor:
-    """sum_j shares_j images_j, in `out` unless it is the first image itself."""
-    total = images[0].contiguous() if shares[0] == 1 else torch.mul(images[0], shares[0], out=out)
-    for image, share in zip(images[1:], shares[1:], strict=True):
-        total = torch.add(total, image, alpha=share, out=out)
-    return total
 
 
 class Radon(Operator):
@@ -175,7 +168,8 @@ class Radon(Operator):
 
             def task(s: int, part: slice) -> None:
                 with self._scratch() as memory:
-                    _kernels().project(source[s], *self._geometry(numbers[part]), memory, target[s, part])
+                    geometry = self._geometry(numbers[part])
+                    _kernels().project(source[s], source[s], float32(0), *geometry, memory, target[s, part])
 
             self._each(task, len(images), len(numbers))
         return out.reshape(*x.shape[:-2], len(numbers), self.detectors)
@@ -207,26 +201,31 @@ class Radon(Operator):
 
     def fused_gradient(
         self,
-        points: Sequence[Tensor],
-        shares: Sequence[float],
+        x: Tensor,
+        other: Tensor,
+        share: float,
         data: Tensor,
+        data_share: float,
         weights: Tensor | None,
         scale: float,
         views: ArrayLike | Tensor,
     ) -> Tensor:
-        """scale A_S'(weights * (A_S x - (sum shares) data)), x = sum_j shares_j points_j: one compiled call a slice."""
-        numbers = self._numbers(views)
-        slices = math.prod(points[0].shape[:-2])
-        images = [x.detach().reshape(slices, self.height, self.width) for x in points]
-        b = data.reshape(slices, len(numbers), self.detectors).contiguous().numpy()
-        w = NO_WEIGHTS.repeat(slices, 0) if weights is None else weights.reshape(b.shape).contiguous().numpy()
-        out, residual = torch.empty_like(images[0]), np.empty(b.shape[1:], np.float32)
+        """scale A_S'(weights * (A_S (x + share other) - data_share data)): one compiled call a slice."""
+        slices = math.prod(x.shape[:-2])
+        one, two, b = (self._slices(values, slices) for values in (x, other, data))
+        w = NO_WEIGHTS.repeat(slices, 0) if weights is None else self._slices(weights, slices)
+        out, residual = torch.empty(x.shape), np.empty(b.shape[1:], float32)
+        target, geometry = self._slices(out, slices), self._geometry(np.asarray(views))
         with self._scratch() as memory:
             for s in range(slices):
-                x = _combined([image[s] for image in images], shares, torch.from_numpy(memory.image))
-                extra = (b[s], np.float32(sum(shares)), w[s], np.float32(scale), residual, out[s].numpy())
-                _kernels().gradient(x.numpy(), *self._geometry(numbers), memory, *extra)
-        return out.reshape(points[0].shape)
+                extra = (b[s], float32(data_share), w[s], float32(scale), residual, target[s])
+                _kernels().gradient(one[s], two[s], float32(share), *geometry, memory, *extra)
+        return out
+
+    @staticmethod
+    def _slices(values: Tensor, slices: int) -> NDArray[np.float32]:
+        array: NDArray[np.float32] = values.detach().contiguous().numpy().reshape(slices, *values.shape[-2:])
+        return array
 
     def _view(self, v: int, like: Tensor) -> radon_torch.View:
         geometry = radon_torch.Geometry(self.height, self.width, self.detectors, self._origin, self.spacing)
