@@ -21,7 +21,7 @@ about ten times more; rebin a fan-beam sinogram to parallel views first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
@@ -37,6 +37,7 @@ from torch import Tensor
 from smadmm.operators import radon_torch
 from smadmm.operators.filters import Window, angular_weights, filtered, ramp
 from smadmm.operators.linear import Norm, Operator, Shape
+from smadmm.operators.radon_autograd import Adjoint, Forward
 
 PARALLEL_FROM = 32  # views times slices; below, starting threads costs more than it gains
 NO_WEIGHTS = np.empty((1, 0, 0), float32)
@@ -126,7 +127,7 @@ class Radon(Operator):
         self._refuse("an image", x, (self.height, self.width))
         numbers = self._numbers(views)
         if x.requires_grad:
-            projected: Tensor = _Forward.apply(x, self, numbers)  # type: ignore[no-untyped-call]
+            projected: Tensor = Forward.apply(x, self, numbers)  # type: ignore[no-untyped-call]
             return projected
         return self._forward(x, numbers)
 
@@ -135,7 +136,7 @@ class Radon(Operator):
         numbers = self._numbers(views)
         self._refuse("a sinogram", y, (len(numbers), self.detectors))
         if y.requires_grad:
-            image: Tensor = _Adjoint.apply(y, self, numbers)  # type: ignore[no-untyped-call]
+            image: Tensor = Adjoint.apply(y, self, numbers)  # type: ignore[no-untyped-call]
             return image
         return self._adjoint(y, numbers)
 
@@ -307,29 +308,3 @@ class Radon(Operator):
 
     def __repr__(self) -> str:
         return f"Radon({self.height} x {self.width} -> {self.views} views x {self.detectors} detectors)"
-
-
-class _Forward(torch.autograd.Function):
-    """A_S x with the gradient A_S'; both are linear, so every derivative is one of the two."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, radon: Radon, numbers: NDArray[np.int64]) -> Tensor:
-        ctx.radon, ctx.numbers = radon, numbers
-        return radon._forward(x, numbers)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.radon.adjoint_views(grad, ctx.numbers), None, None
-
-
-class _Adjoint(torch.autograd.Function):
-    """A_S' y with the gradient A_S."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, radon: Radon, numbers: NDArray[np.int64]) -> Tensor:
-        ctx.radon, ctx.numbers = radon, numbers
-        return radon._adjoint(y, numbers)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.radon.forward_views(grad, ctx.numbers), None, None

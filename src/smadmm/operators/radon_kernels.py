@@ -137,7 +137,8 @@ def scatter_views(lines, count, length, top, rows, base, taus, bins, fresh):
 
 @inlined
 def steep_first(cosines, sines):
-    """The views in the order of work, and for each the larger of cosine and sine in size, the other, and their ratio."""
+    """The views in the order of work, how many are steep, and of each the larger of cosine and sine in size, the other,
+    and the shift from row to row."""
     is_steep = np.abs(cosines) < np.abs(sines)
     order = np.argsort(~is_steep, kind="mergesort")
     dominant, other = np.where(is_steep, sines, cosines)[order], np.where(is_steep, cosines, sines)[order]
@@ -151,25 +152,25 @@ def project(image, second, share, cosines, sines, origin, spacing, memory, out):
     order, steep, dominant, other, taus = steep_first(cosines, sines)
     bins, cell_count = memory.bins, memory.bins.shape[2]
     flat_base, steep_base = (cell_count - width) // 2, (cell_count - height) // 2
-    one_block = len(order) <= BLOCK  # then every band may use the memory of the first
+    one_block = len(order) <= BLOCK  # then all bands share the memory of the first, and it stays in the cache
     for start in range(0, len(order), BLOCK):
         stop = min(len(order), start + BLOCK)
         bins[: stop - start] = float32(0)
         for top in range(0, height, BAND):
-            bottom = min(height, top + BAND)
+            count = min(height - top, BAND)
             slot = 0 if one_block else top // BAND
-            band, turned = image[top:bottom], memory.turned[slot]
+            band, turned = image[top : top + count], memory.turned[slot]
             if share != 0:
-                band = memory.image[slot * BAND : slot * BAND + bottom - top]
+                band = memory.image[slot * BAND : slot * BAND + count]
                 if start == 0:
-                    combine(image[top:bottom], second[top:bottom], share, band)
+                    combine(image[top : top + count], second[top : top + count], share, band)
             if steep and start == 0:
-                transpose(band, turned, bottom - top, width)
+                transpose(band, turned, count, width)
             for q in range(start, stop):
                 if q < steep:
-                    gather(turned, width, bottom - top, 0, width, steep_base + top, taus[q], bins[q - start])
+                    gather(turned, width, count, 0, width, steep_base + top, taus[q], bins[q - start])
                 else:
-                    gather(band, bottom - top, width, top, height, flat_base, taus[q], bins[q - start])
+                    gather(band, count, width, top, height, flat_base, taus[q], bins[q - start])
         for q in range(start, stop):
             rows, columns = (width, height) if q < steep else (height, width)
             sample(bins[q - start], rows, columns, dominant[q], other[q], origin, spacing, memory, out[order[q]])
@@ -191,24 +192,26 @@ def back_project(y, cosines, sines, origin, spacing, memory, out):
         for q in range(start, stop):
             rows, columns = (width, height) if q < steep else (height, width)
             spread(y[order[q]], rows, columns, dominant[q], other[q], origin, spacing, memory, bins[q - start])
+        flat_bins = bins[middle - start :]
         for top in range(0, height, BAND):
-            bottom = min(height, top + BAND)
-            band, turned = out[top:bottom], memory.turned[0 if one_block else top // BAND]
+            count = min(height - top, BAND)
+            band, turned = out[top : top + count], memory.turned[0 if one_block else top // BAND]
             if start < steep:
-                scatter_views(turned, width, bottom - top, 0, width, steep_base + top, taus[start:middle], bins, start == 0)
+                scatter_views(turned, width, count, 0, width, steep_base + top, taus[start:middle], bins, start == 0)
                 if steep <= stop:
-                    transpose(turned, band, width, bottom - top)
+                    transpose(turned, band, width, count)
             if middle < stop:
-                scatter_views(band, bottom - top, width, top, height, flat_base, taus[middle:stop], bins[middle - start :], middle == 0)
+                fresh = middle == 0
+                scatter_views(band, count, width, top, height, flat_base, taus[middle:stop], flat_bins, fresh)
 
 
 @compiled
-def gradient(image, second, share, cosines, sines, origin, spacing, memory, data, data_scale, weights, scale, residual, out):
-    """out = scale A_S' (weights * (A_S image - data_scale data)); no weights where the array is empty."""
-    project(image, second, share, cosines, sines, origin, spacing, memory, residual)
+def gradient(x, other, share, cosines, sines, origin, spacing, memory, data, data_share, weights, scale, residual, out):
+    """out = scale A_S'(weights * (A_S (x + share other) - data_share data)); no weights where the array is empty."""
+    project(x, other, share, cosines, sines, origin, spacing, memory, residual)
     for v in range(residual.shape[0]):
         for j in range(residual.shape[1]):
-            residual[v, j] = scale * (residual[v, j] - data_scale * data[v, j])
+            residual[v, j] = scale * (residual[v, j] - data_share * data[v, j])
     if weights.size:
         for v in range(residual.shape[0]):
             for j in range(residual.shape[1]):
