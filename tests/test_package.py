@@ -18,7 +18,7 @@ SOURCE = Path(smadmm.__file__).parent
 ORDER = ["files", "metrics", "schedules", "sampling", "operators", "problem", "losses", "total_variation", "proxes",
          "xsteps", "preconditioner", "estimators", "pace", "solver", "red", "pnp", "certificate", "history",
          "checkpoint", "tuning", "run", "report", "data", "denoisers", "imaging", "learn",
-         "experiments", "cli"]  # fmt: skip
+         "experiments", "cli", "__main__"]  # fmt: skip
 
 
 def module_of(file):

@@ -315,6 +315,11 @@ def reconstruct(
     out: Annotated[str, typer.Option("--out", help="Folder for image, figure, curves, run.json and report.html.")],
     simulate: Annotated[int | None, typer.Option(help="Simulate this many views of INPUT.", metavar="VIEWS")] = None,
     snr: Annotated[float | None, typer.Option(help="Noise of the simulated sinogram in dB (50).")] = None,
+    photons: Annotated[
+        float | None, typer.Option(help="Photons a ray without object: weighs rays; simulates counts instead of --snr.")
+    ] = None,
+    flat: Annotated[str | None, typer.Option(help="INPUT holds raw counts, this file those without object.")] = None,
+    dark: Annotated[str | None, typer.Option(help="File of the counts without beam, for --flat.")] = None,
     angles: Annotated[
         str | None, typer.Option(help="File with the angle of every view, or a range of degrees as 0:180.")
     ] = None,
@@ -345,7 +350,8 @@ def reconstruct(
 
     torch.set_num_threads(threads)
     settings = job.Settings(method, prior, batch, iterations, seconds, strength, seed, device)
-    scan = Source(source, simulate, snr, angles, unit, views, size, spacing, center, seed, threads).scan()
+    geometry = (angles, unit, views, size, spacing, center)
+    scan = Source(source, simulate, snr, *geometry, seed, threads, photons, flat, dark).scan()
     _tell(job.reconstruct(scan, out, settings, _typed(), resume, progress=not quiet))
 
 

@@ -108,6 +108,24 @@ def read_sinogram(path: Path, angles: str | None = None, unit: Unit = "auto") ->
     return Sinogram(stored, axes, radians, (said, *([note] if note else [])), found.truth)
 
 
+def arrays_of(path: Path, names: tuple[str, ...]) -> Any:
+    """The array of a file, or the one with one of these names where it holds several."""
+    suffix = path.suffix.lower()
+    try:
+        if suffix in (".npz", ".h5", ".hdf5", ".hdf", ".nxs"):
+            arrays = dict(np.load(path, allow_pickle=False)) if suffix == ".npz" else _hdf5_arrays(path)
+            found = [key for key in arrays if len(arrays) == 1 or key.rsplit("/", 1)[-1].lower() in names]
+            if not found:
+                raise ValueError(f"{path} has no array named {', '.join(names)}; it has {', '.join(sorted(arrays))}")
+            return arrays[found[0]]
+        return _stored(path)[0]
+    except ImportError:
+        raise
+    except Exception as error:
+        ours = isinstance(error, ValueError) and str(path) in str(error)
+        raise ValueError(str(error) if ours else f"{path} cannot be read: {error}") from None
+
+
 @dataclass(frozen=True)
 class _Found:
     """What else the file holds."""
@@ -136,7 +154,7 @@ def _stored(path: Path) -> tuple[Any, _Found]:
     )
 
 
-def _hdf5(path: Path) -> tuple[Any, _Found]:
+def _hdf5_arrays(path: Path) -> dict[str, Any]:
     try:
         import h5py
     except ImportError:
@@ -144,6 +162,11 @@ def _hdf5(path: Path) -> tuple[Any, _Found]:
     file = h5py.File(path, "r")  # stays open: its datasets are read later
     arrays: dict[str, Any] = {}
     file.visititems(lambda name, item: arrays.update({name: item}) if isinstance(item, h5py.Dataset) else None)
+    return arrays
+
+
+def _hdf5(path: Path) -> tuple[Any, _Found]:
+    arrays = _hdf5_arrays(path)
 
     def unit(key: str) -> str:
         value = arrays[key].attrs.get("units", "")

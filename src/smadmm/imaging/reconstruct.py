@@ -24,7 +24,7 @@ from smadmm.history import History
 from smadmm.imaging.outputs import Interrupted
 from smadmm.imaging.priors import Prior, find_prior
 from smadmm.imaging.results import Finished, write_results
-from smadmm.imaging.scans import Measurement, Scan, fbp, noise_level, residual
+from smadmm.imaging.scans import Measurement, Scan, fbp, residual
 from smadmm.losses import Tomography
 from smadmm.metrics import snr, ssim
 from smadmm.pnp import METHODS, Method, posterior_weight, tomography
@@ -105,8 +105,9 @@ def _facts(scan: Scan, prior: Prior, settings: Settings, command: str, begin: fl
         "command": command,
         "version": smadmm.__version__,
         "input": scan.name,
-        "data": "simulated" if scan.snr is not None else "measured",
+        "data": "simulated" if scan.simulated else "measured",
         "input_snr": scan.snr,
+        "photons": scan.photons,
         "prior_lipschitz": prior.lipschitz,
         "prior_sigma": prior.sigma,
         **{name: value for name, value in asdict(settings).items() if name not in ("iterations", "seconds")},
@@ -133,6 +134,7 @@ def _open_parts(folder: Path, scan: Scan, settings: Settings, resume: bool) -> P
     radon = scan.radon
     now = {name: value for name, value in asdict(settings).items() if name != "device"}
     now |= {"input": scan.name, "slices": scan.count, "size": [radon.height, radon.width], "snr": scan.snr}
+    now |= {"photons": scan.photons, "attenuation": scan.attenuation}
     now |= {"scale": scan.scale, "angles": radon.angles.tolist(), "version": smadmm.__version__}
     if told.exists():
         before = json.loads(told.read_text())
@@ -171,8 +173,8 @@ def solve(
     """Reconstruct one slice; with a checkpoint that exists, go on from it."""
     radon, device = scan.radon, settings.device
     sinogram, truth = measurement.sinogram, measurement.truth
-    noise = noise_level(sinogram)
-    loss = Tomography(radon, sinogram, sampling=stride, device=device)
+    noise, weights = scan.statistics(sinogram)
+    loss = Tomography(radon, sinogram, weights, sampling=stride, device=device)
     rho = settings.strength * posterior_weight(loss, noise, prior.sigma)
     solver = tomography(loss, prior.prox(rho), rho, settings.chosen, settings.batch, settings.seed)
     start = fbp(radon, sinogram)

@@ -87,7 +87,7 @@ def unit_of(scan: Scan, image: Array) -> Unit:
     if scan.hounsfield:
         return Unit("HU", hounsfield, SOFT_TISSUE)
     low, high = (float(q) * scan.scale for q in np.quantile(image, (0.005, 0.998)))
-    name = "attenuation a pixel" if scan.snr is None else "gray value"
+    name = "gray value" if scan.simulated else "attenuation a pixel"
     return Unit(name, lambda x: (x * np.float32(scan.scale)).astype(np.float32), (low, max(high, low + 1e-12)))
 
 
@@ -159,6 +159,7 @@ def _figure(scan: Scan, unit: Unit, one: Finished, facts: Mapping[str, Any]) -> 
         change = unit.convert(one.image) - unit.convert(one.fbp)
         panels.append(Panel(f"result - FBP ({unit.name})", change, True))
     noise = f", {scan.snr:g} dB" if scan.snr is not None else ""
+    noise += f", {scan.photons:g} photons" if scan.photons is not None else ""
     return outputs.comparison(panels, unit.limits, f"{scan.name}: {scan.radon.views} views{noise}, {facts['prior']}")
 
 
@@ -172,7 +173,7 @@ def _page(
     figure: bytes,
 ) -> Page:
     radon = scan.radon
-    kind = "simulated from it" if scan.snr is not None else "measured"
+    kind = "simulated from it" if scan.simulated else "measured"
     page = Page(
         f"Reconstruction of {scan.name}",
         f"{scan.count} slice{'s' if scan.count > 1 else ''} of {radon.height} x {radon.width} pixels from "
@@ -186,7 +187,7 @@ def _page(
     page.add(Picture(figure, "truth, filtered back-projection, result and error, with a detail of each", "figure.png"))
     x, y = one.history["k"], one.history[curve[0]]
     page.add(Heading("The run"), Curves(curve[1], [Series(str(content["method"]), x, y)], "iteration", curve[1]))
-    names = ("data", "input_snr", "views", "detectors", "method", "prior", "prior_lipschitz", "batch", "rho", "noise",
+    names = ("data", "input_snr", "photons", "views", "detectors", "method", "prior", "prior_lipschitz", "batch", "rho", "noise",
              "scale", "iterations", "sfo", "seconds", "device", "threads")  # fmt: skip
     page.add(Facts({name: content[name] for name in names if content.get(name) is not None}, "Settings"))
     page.add(*content["notes"])

@@ -3,13 +3,18 @@
 Simulated: b = A x + e with Gaussian e, |A x| / |e| = 10^(snr/20), x in [0, 1]. Measured: the image has a unit of its
 own (attenuation a pixel), so b is divided by a robust largest value of the image, the 99.9 % quantile of a smooth
 filtered back-projection, and the result multiplied by it: a denoiser expects images in [0, 1].
+
+Photons: a ray of attenuation p = mu b lets N ~ Poisson(I0 exp(-p)) of I0 photons through, and b = -log(N/I0)/mu has
+nearly the variance 1/(mu^2 I0 exp(-p)). The discretisation errs, too, so no ray is trusted to less than 1/1000 of the
+sinogram's size: that is added to the variance, and 1/variance is the weight. A ray without photons counts as half a
+photon. Simulated, x = 0.4 is water, which takes 2 % a mm; a slice without pixel size is 360 mm wide.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from smadmm.data import dicom
-from smadmm.data.images import Slices
+from smadmm.data.images import RANGE, Slices
 from smadmm.data.sinogram import Sinogram
+from smadmm.losses.tomography import Transmission
 from smadmm.operators import Radon
 from smadmm.operators.filters import Window, angular_weights, filtered, hann, ramp
 from smadmm.pnp import sinogram_noise
@@ -28,6 +34,9 @@ from smadmm.sampling import Rng
 IN_MEMORY = 2**28  # bytes of a sinogram that is read at once; larger ones stay on disk
 PIECE = 256  # views together
 TOP = 0.999  # the quantile that becomes 1
+WATER = 0.02  # attenuation of water a mm, at about 70 keV
+WIDTH = 360.0  # mm, of a slice that does not say
+OPAQUE = 20.0  # no detector sees photons behind such an attenuation
 QUIETEST = 1e-3  # noise is never taken for less than this share of the sinogram (60 dB)
 
 
@@ -62,7 +71,10 @@ class Scan:
     radon: Radon
     read: Callable[[int], Measurement]
     scale: float = 1.0
-    snr: float | None = None  # of simulated data, in dB
+    snr: float | None = None  # of simulated data with Gaussian noise, in dB
+    photons: float | None = None  # a ray without object; None: noise of one level everywhere
+    attenuation: float = 1.0  # of a ray, for a sinogram value of 1
+    simulated: bool = False
     hounsfield: bool = False
     series: dicom.Series | None = None
     notes: tuple[str, ...] = ()
@@ -70,14 +82,24 @@ class Scan:
     @property
     def limits(self) -> tuple[float, float]:
         """The range of the image in the unit `scale`: [0, 1] as simulated, no attenuation below 0 as measured."""
-        return (0.0, 1.0) if self.snr is not None else (0.0, math.inf)
+        return (0.0, 1.0) if self.simulated else (0.0, math.inf)
+
+    def statistics(self, sinogram: Any) -> tuple[float, Transmission | None]:
+        """The noise of a ray of weight 1, estimated or by the number of photons, and the weights."""
+        if self.photons is None:
+            return noise_level(sinogram), None
+        counted, least = 1 / (self.attenuation**2 * self.photons), _least_noise(_some_views(sinogram)) ** 2
+        return math.sqrt(counted + least), Transmission(self.attenuation, least / counted)
 
 
-def simulated(name: str, slices: Slices, views: int, snr: float, seed: int, threads: int = 1) -> Scan:
-    """Views equispaced over half a turn of every slice, with noise; slices that are constant are refused."""
+def simulated(
+    name: str, slices: Slices, views: int, snr: float | None, seed: int, threads: int = 1, photons: float | None = None
+) -> Scan:
+    """Views equispaced over half a turn of every slice, with Gaussian noise of `snr` dB or counts of photons; slices
+    that are constant are refused."""
     if views < 1:
         raise ValueError(f"--simulate needs at least one view, got {views}")
-    if not snr >= 0:
+    if photons is None and not (snr is not None and snr >= 0):
         raise ValueError(f"--snr must not be negative, got {snr:g}; it is 20 log10(|signal| / |noise|) in dB")
     for number in range(slices.count):
         image = slices.read(number)
@@ -87,14 +109,31 @@ def simulated(name: str, slices: Slices, views: int, snr: float, seed: int, thre
             where = f"slice {number} of {name}" if slices.count > 1 else name
             raise ValueError(f"{where} is constant ({image.min():g} after windowing): there is nothing to reconstruct")
     radon = Radon(slices.shape, np.arange(views) * math.pi / views, threads=threads)
+    attenuation = WATER * RANGE / 1000 * _pixel(slices)
 
     def read(number: int) -> Measurement:
         truth = torch.from_numpy(slices.read(number))
-        clean = radon(truth)
-        noise = torch.from_numpy(Rng(seed, 2**61 + number).standard_normal(clean.shape, dtype=np.float32))
+        clean, rng = radon(truth), Rng(seed, 2**61 + number)
+        if photons is not None:
+            return Measurement(_counted(clean, photons, attenuation, rng), truth)
+        assert snr is not None
+        noise = torch.from_numpy(rng.standard_normal(clean.shape, dtype=np.float32))
         return Measurement(clean + noise * (clean.norm() / noise.norm() * 10 ** (-snr / 20)), truth)
 
-    return Scan(name, slices.count, radon, read, 1.0, snr, slices.hounsfield, slices.series, slices.notes)
+    scan = Scan(name, slices.count, radon, read, 1.0, snr, photons, attenuation, True)
+    return replace(scan, hounsfield=slices.hounsfield, series=slices.series, notes=slices.notes)
+
+
+def _pixel(slices: Slices) -> float:
+    """Width of a pixel in mm."""
+    known = slices.series is not None and slices.series.spacing is not None
+    return float(np.mean(slices.series.spacing)) if known else WIDTH / slices.shape[1]  # type: ignore[union-attr, arg-type]
+
+
+def _counted(clean: Tensor, photons: float, attenuation: float, rng: Rng) -> Tensor:
+    """-log(N/I0)/mu of simulated counts N."""
+    counts = rng.poisson(photons * np.exp(-attenuation * clean.double().numpy()))
+    return torch.from_numpy((-np.log(np.maximum(counts, 0.5) / photons) / attenuation).astype(np.float32))
 
 
 def measured(
@@ -105,6 +144,7 @@ def measured(
     spacing: float = 1.0,
     centre: float = 0.0,
     threads: int = 1,
+    photons: float | None = None,
 ) -> Scan:
     """A sinogram from a file, or `views` of its views, evenly chosen; size: by default what the detector spans."""
     sinogram.refuse_bad_values()
@@ -118,6 +158,8 @@ def measured(
     scale = float(np.quantile(fbp(radon, middle, hann).numpy(), TOP))
     if not scale > 0:
         raise ValueError(f"{name} gives an image without positive values; check its sign, angles and orientation")
+    if photons is not None:
+        _refuse_opaque(name, middle)
     truths = _truths(sinogram, radon, len(sinogram))
 
     def read(number: int) -> Measurement:
@@ -126,7 +168,17 @@ def measured(
             rows = torch.from_numpy(rows[..., np.arange(len(chosen)), :])
         return Measurement(rows, None if truths is None else torch.from_numpy(truths[number] / np.float32(scale)))
 
-    return Scan(name, len(sinogram), radon, read, scale, notes=sinogram.notes)
+    return Scan(name, len(sinogram), radon, read, scale, None, photons, scale, notes=sinogram.notes)
+
+
+def _refuse_opaque(name: str, sinogram: Views) -> None:
+    """Weights exp(-b) need b = -log(I/I0)."""
+    largest = max(float(_rows(sinogram, numbers).max()) for numbers in _pieces(sinogram))
+    if largest > OPAQUE:
+        raise ValueError(
+            f"{name} reaches {largest:g}, but --photons needs a sinogram of -log(I/I0), which stays below {OPAQUE:g}; "
+            "rescale it or leave --photons out"
+        )
 
 
 def _truths(sinogram: Sinogram, radon: Radon, count: int) -> NDArray[np.float32] | None:
@@ -172,6 +224,14 @@ def residual(radon: Radon, sinogram: Any, x: Tensor) -> float:
 
 def noise_level(sinogram: Any) -> float:
     """The noise of a sinogram, from at most PIECE of its views."""
+    some = _some_views(sinogram)
+    return max(sinogram_noise(some), _least_noise(some))
+
+
+def _some_views(sinogram: Any) -> Tensor:
     views = int(sinogram.shape[0])
-    some = _rows(sinogram, np.unique(np.linspace(0, views - 1, min(views, PIECE)).astype(np.int64)))
-    return max(sinogram_noise(some), QUIETEST * float(some.square().mean().sqrt()))
+    return _rows(sinogram, np.unique(np.linspace(0, views - 1, min(views, PIECE)).astype(np.int64)))
+
+
+def _least_noise(sinogram: Tensor) -> float:
+    return QUIETEST * float(sinogram.square().mean().sqrt())

@@ -31,13 +31,15 @@ PIECE = 256  # views read at once
 class Transmission:
     """Weights for counts of photons: a ray of attenuation p keeps the share exp(-p) of them, its 1/variance.
 
-    `attenuation` turns a sinogram value into p (1 where the sinogram is -log(I/I0) itself).
+    `attenuation` turns a sinogram value into p (1 where the sinogram is -log(I/I0) itself). `other` is the variance of
+    noise that all rays have, in units of that of a ray with p = 0: then 1/variance is (1 + other) / (exp(p) + other).
     """
 
     attenuation: float = 1.0
+    other: float = 0.0
 
     def __call__(self, views: Tensor) -> Tensor:
-        return torch.exp(-self.attenuation * views.clamp(min=0))
+        return (1 + self.other) / (torch.exp(self.attenuation * views.clamp(min=0)) + self.other)
 
 
 class Tomography(BlockLeastSquares):

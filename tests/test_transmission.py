@@ -1,0 +1,227 @@
+"""Photons and raw counts in `smadmm reconstruct`: Poisson noise, weights, flat and dark fields."""
+
+import json
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from smadmm.cli import app
+from smadmm.data.counts import from_counts
+from smadmm.data.images import Slices
+from smadmm.data.phantoms import abdomen, abdomen_image
+from smadmm.data.sinogram import read_sinogram
+from smadmm.imaging.priors import find_prior
+from smadmm.imaging.reconstruct import Settings, solve
+from smadmm.imaging.scans import WATER, WIDTH, measured, simulated
+from smadmm.losses import Tomography
+from smadmm.losses.tomography import Transmission
+from smadmm.metrics import snr
+from smadmm.operators import Radon
+from smadmm.pnp import METHODS, posterior_weight, tomography
+from smadmm.run import Stop, run
+from smadmm.sampling import stride
+
+h5py = pytest.importorskip("h5py")
+SIZE, VIEWS, PHOTONS = 64, 40, 3e4
+
+
+def call(*arguments):
+    from typer.testing import CliRunner
+
+    done = CliRunner().invoke(app, ["reconstruct", *map(str, arguments), "--quiet"])
+    return done.exit_code, done.output, done.exception
+
+
+def phantom_scan(photons=PHOTONS, seed=0, size=SIZE):
+    image = abdomen_image(size).numpy()
+    slices = Slices(1, image.shape, True, lambda i: image)
+    return simulated("phantom", slices, VIEWS, None, seed, photons=photons)
+
+
+def test_simulated_counts_have_the_variance_of_photons():
+    scan = phantom_scan()
+    clean = scan.radon(scan.read(0).truth)
+    mu = WATER * 2.5 * WIDTH / SIZE
+    assert scan.attenuation == pytest.approx(mu)
+    errors = torch.stack([phantom_scan(seed=seed).read(0).sinogram - clean for seed in range(10)])
+    expected = 1 / (mu**2 * PHOTONS * torch.exp(-mu * clean))  # of every ray
+    assert float((errors.square() / expected).mean()) == pytest.approx(1, abs=0.03)
+    # that is what noise and weights of the loss say, the least noise of every ray added
+    noise, weights = scan.statistics(clean)
+    least = 1e-6 * clean.square().mean()
+    torch.testing.assert_close(noise**2 / weights(clean), expected + least)
+    assert float(weights(clean).min()) > 0 and float(weights(clean).max()) == 1
+    assert torch.equal(phantom_scan().read(0).sinogram, scan.read(0).sinogram)
+
+
+def test_rays_without_photons_are_half_a_photon():
+    scan = phantom_scan(photons=2)
+    sinogram = scan.read(0).sinogram
+    assert torch.isfinite(sinogram).all()
+    assert float(sinogram.max()) == pytest.approx(math.log(2 / 0.5) / scan.attenuation, rel=1e-5)
+
+
+@pytest.mark.parametrize(("method", "batch"), [("smadmm", None), *((method, 10) for method in METHODS)])
+def test_with_weights_no_method_diverges(method, batch):
+    scan = phantom_scan(1e3, size=32)
+    sinogram = scan.read(0).sinogram
+    noise, weights = scan.statistics(sinogram)
+    loss = Tomography(scan.radon, sinogram, weights, sampling=stride)
+    prior = find_prior("ridge-natural")
+    rho = posterior_weight(loss, noise, prior.sigma)
+    start = scan.radon.fbp(sinogram)
+    solver = tomography(loss, prior.prox(rho), rho, method, batch)
+    result = run(solver, start, Stop(iterations=40), objective=False, progress=False)
+    assert float(result.x.abs().max()) < 2
+    assert float(loss.value(result.x, loss.full())) < float(loss.value(torch.zeros_like(start), loss.full()))
+
+
+def test_the_default_step_minimises_the_weighted_loss():
+    """Without a prior and noise: NewtonStep goes down on weights of 1 : 300, too."""
+    scan = phantom_scan(1e12)
+    sinogram = scan.read(0).sinogram
+    loss = Tomography(scan.radon, sinogram, Transmission(scan.attenuation), sampling=stride)
+    prior = find_prior("none")
+    values = []
+    solver = tomography(loss, prior.prox(1e-6), 1e-6)
+    run(solver, scan.radon.fbp(sinogram), Stop(iterations=20), objective=False, progress=False,
+        callback=lambda s: values.append(float(loss.value(s.x, loss.full()))))  # fmt: skip
+    assert all(after <= before * (1 + 1e-4) + 1e-9 for before, after in pairwise(values))
+    assert values[-1] < 0.1 * values[0]
+
+
+# --- raw counts
+
+
+@pytest.fixture
+def raw(tmp_path):
+    """Counts with a flat field that varies, and a dark one; the attenuation they stand for."""
+    rng = np.random.default_rng(0)
+    degrees = np.arange(VIEWS) * 180 / VIEWS
+    attenuation = 1.5 * WIDTH / SIZE * 0.02 * Radon(SIZE, np.deg2rad(degrees))(abdomen_image(SIZE)).numpy()
+    detectors = attenuation.shape[1]
+    flat, dark = 5e4 * (1 + 0.3 * np.sin(np.arange(detectors))), 100 + rng.random(detectors)
+    counts = np.rint(dark + flat * np.exp(-attenuation)).astype(np.uint16)
+    np.savez(tmp_path / "counts.npz", data=counts, angles=degrees)
+    np.save(tmp_path / "flat.npy", np.stack([flat + dark - 3, flat + dark + 3]))  # frames
+    np.save(tmp_path / "dark.npy", dark)
+    return tmp_path, counts, attenuation
+
+
+def test_counts_become_attenuations(raw):
+    folder, _, attenuation = raw
+    sinogram = from_counts(read_sinogram(folder / "counts.npz"), str(folder / "flat.npy"), str(folder / "dark.npy"))
+    np.testing.assert_allclose(sinogram.slice(0)[:], attenuation, atol=0.01)
+    assert "5e+04 counts above the dark field" in sinogram.notes[-1]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)])
+def test_fields_of_a_volume_follow_its_axes(raw, order):
+    folder, counts, attenuation = raw
+    volume = np.stack([counts, counts[::-1], counts])  # slices x views x detectors
+    path = folder / "volume.h5"
+    flat = np.broadcast_to(np.load(folder / "flat.npy").mean(0), (3, counts.shape[1]))
+    dark = np.broadcast_to(np.load(folder / "dark.npy"), (3, counts.shape[1]))
+    with h5py.File(path, "w") as file:
+        file["exchange/data"], file["exchange/theta"] = volume.transpose(order), np.arange(VIEWS) * 180 / VIEWS
+        turned = [axis for axis in order if axis != 1]
+        for name, field in (("data_white", flat), ("data_dark", dark)):
+            file[f"exchange/{name}"] = field if turned == [0, 2] else field.T
+    sinogram = from_counts(read_sinogram(path), str(path), str(path))
+    slices = [np.asarray(sinogram.slice(i)[:]) for i in range(len(sinogram))]
+    if order == (2, 1, 0):  # views in the middle: slices and detectors cannot be told apart, the first axis counts
+        np.testing.assert_allclose(np.stack(slices).transpose(2, 1, 0)[1], attenuation[::-1], atol=0.01)
+    else:
+        np.testing.assert_allclose(slices[1], attenuation[::-1], atol=0.01)
+
+
+def test_rays_without_a_count_are_half_a_count(raw):
+    folder, counts, _ = raw
+    counts[3, 4:7] = 0, 50, 99  # below the dark field
+    np.savez(folder / "counts.npz", data=counts, angles=np.arange(VIEWS) * 180 / VIEWS)
+    sinogram = from_counts(read_sinogram(folder / "counts.npz"), str(folder / "flat.npy"), str(folder / "dark.npy"))
+    full = (np.load(folder / "flat.npy").mean(0) - np.load(folder / "dark.npy"))[4:7]
+    np.testing.assert_allclose(sinogram.slice(0)[3][4:7], np.log(full / 0.5), rtol=1e-6)
+
+
+def test_the_command_reconstructs_counts(raw):
+    folder, _, attenuation = raw
+    np.savez(folder / "sinogram.npz", data=attenuation.astype(np.float32), angles=np.arange(VIEWS) * 180 / VIEWS)
+    options = ("--size", SIZE, "--iterations", 10, "--photons", PHOTONS)
+    fields = ("--flat", folder / "flat.npy", "--dark", folder / "dark.npy")
+    code, said, error = call(folder / "counts.npz", "--out", folder / "a", *options, *fields)
+    assert code == 0 and "counts divided by a flat field" in said, (said, error)
+    assert call(folder / "sinogram.npz", "--out", folder / "b", *options)[0] == 0
+    of_counts, of_sinogram = (torch.from_numpy(np.load(folder / name / "image.npy")) for name in "ab")
+    assert snr(of_sinogram, of_counts) > 30
+    told = json.loads((folder / "a" / "run.json").read_text())
+    assert told["photons"] == PHOTONS and told["noise"] > 1 / math.sqrt(PHOTONS) / told["scale"]
+
+
+def test_the_command_simulates_photons(tmp_path):
+    np.save(tmp_path / "slice.npy", abdomen(SIZE))
+    code, said, error = call(
+        tmp_path / "slice.npy", "--simulate", VIEWS, "--photons", 1e6, "--iterations", 10, "--out", tmp_path / "out"
+    )
+    assert code == 0, (said, error)
+    told = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert told["data"] == "simulated" and told["photons"] == 1e6 and told["input_snr"] is None
+    assert told["snr"] > told["snr_fbp"] + 1
+    assert "photons" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_mistakes_are_one_sentence_and_leave_nothing(raw, monkeypatch):
+    folder, counts, attenuation = raw
+    np.save(folder / "slice.npy", abdomen(SIZE))
+    np.save(folder / "short.npy", np.ones(7))
+    np.save(folder / "nan.npy", np.full(counts.shape[1], np.nan))
+    np.savez(folder / "large.npz", data=attenuation * 100, angles=np.arange(VIEWS))
+    monkeypatch.chdir(folder)
+    before = sorted(folder.iterdir())
+    for arguments, message in (
+        (["slice.npy", "--simulate", 20, "--photons", 0], "--photons is a number of at least 1 for each ray"),
+        (["slice.npy", "--simulate", 20, "--photons", 1e4, "--snr", 30], "--snr and --photons are two kinds of noise"),
+        (["slice.npy", "--simulate", 20, "--flat", "flat.npy"], "--flat is for measured sinograms"),
+        (["counts.npz", "--dark", "dark.npy"], "--dark needs the counts without object, too; add --flat FILE"),
+        (["counts.npz", "--flat", "gone.npy"], "--flat: there is no file 'gone.npy'"),
+        (["counts.npz", "--flat", "short.npy"], "--flat short.npy is 7, but a view is 90; give one view or frames"),
+        (["counts.npz", "--flat", "nan.npy"], "--flat nan.npy has 90 values that are not finite"),
+        (["counts.npz", "--flat", "dark.npy", "--dark", "flat.npy"], "not above the dark one in 90 of 90 detectors"),
+        (["large.npz", "--photons", 1e4], "but --photons needs a sinogram of -log(I/I0)"),
+    ):
+        _, said, error = call(*arguments, "--out", "new")
+        assert isinstance(error, ValueError) and message in str(error), (arguments, said, error)
+        assert "\n" not in str(error) and sorted(folder.iterdir()) == before, arguments
+
+
+def test_a_measured_scan_weighs_by_its_own_values(raw):
+    folder, _, attenuation = raw
+    np.savez(folder / "sinogram.npz", data=attenuation, angles=np.arange(VIEWS) * 180 / VIEWS)
+    scan = measured("a", read_sinogram(folder / "sinogram.npz"), size=SIZE, photons=PHOTONS)
+    sinogram = scan.read(0).sinogram
+    noise, weights = scan.statistics(sinogram)
+    p = torch.from_numpy(attenuation).float()
+    variance = torch.exp(p) / PHOTONS + 1e-6 * p.square().mean()
+    torch.testing.assert_close((noise * scan.scale) ** 2 / weights(sinogram), variance, rtol=1e-3, atol=0)
+
+
+def test_a_scan_without_photons_has_no_weights():
+    image = abdomen_image(32).numpy()
+    scan = simulated("a", Slices(1, image.shape, True, lambda i: image), 20, 40.0, 0)
+    noise, weights = scan.statistics(scan.read(0).sinogram)
+    assert weights is None
+    row = solve(scan, scan.read(0), find_prior("none"), Settings(prior="none", iterations=1), None, _Bar()).row
+    assert row["noise"] == pytest.approx(noise)
+
+
+class _Bar:
+    n = 0
+
+    def set_postfix(self, *a, **b):
+        pass
+
+    def update(self, n):
+        self.n += n
