@@ -187,8 +187,8 @@ def _page(
     page.add(Picture(figure, "truth, filtered back-projection, result and error, with a detail of each", "figure.png"))
     x, y = one.history["k"], one.history[curve[0]]
     page.add(Heading("The run"), Curves(curve[1], [Series(str(content["method"]), x, y)], "iteration", curve[1]))
-    names = ("data", "input_snr", "photons", "views", "detectors", "method", "prior", "prior_lipschitz", "batch", "rho", "noise",
-             "scale", "iterations", "sfo", "seconds", "device", "threads")  # fmt: skip
+    names = ("data", "input_snr", "photons", "views", "detectors", "method", "prior", "prior_lipschitz", "batch", "rho",
+             "noise", "scale", "iterations", "sfo", "seconds", "device", "threads")  # fmt: skip
     page.add(Facts({name: content[name] for name in names if content.get(name) is not None}, "Settings"))
     page.add(*content["notes"])
     return page.add(
