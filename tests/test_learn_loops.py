@@ -163,7 +163,7 @@ def test_vector_exponential_is_exact_to_the_last_digit():
 
 @pytest.mark.parametrize("d", [1, 7, 8, 9, 23, 40])
 def test_symmetric_product_reads_the_lower_triangle(d):
-    from smadmm.learn.kernels import symmetric_product
+    from smadmm.learn.constraint_kernels import symmetric_product
 
     rng = np.random.default_rng(d)
     M, r, out = rng.standard_normal((d, d)), rng.standard_normal(d), np.empty(d)

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from smadmm.learn.kernels import compiled, compiled_sums, losses, row_add, row_adds, row_dot, shrink, slopes
+from smadmm.learn.constraint_kernels import dual_step, lam_of_step, y_of_step
+from smadmm.learn.kernels import losses, slopes
+from smadmm.learn.row_kernels import compiled, compiled_sums, row_add, row_adds, row_dot
 
 ONE_GRADIENT, TABLE, MOMENTUM = 0, 1, 2  # estimators
 STEP, SPEED, REACH, FLOOR, WALK, WEIGHT, ALONG, ACROSS, LOSS, SEEN = range(10)  # entries of AutoState.pace
@@ -207,53 +209,44 @@ def auto(samples, A, lam1, Q, R, constants, mode, since, state, batches):
     """
     z, u, xbar, v, y, lam, lambar, start = state[:8]
     pace, counts = state.pace, state.counts
-    d, m, beta = z.size, y.size, constants.beta
+    d, beta, last = z.size, constants.beta, batches.shape[0] - 1
     work = _new_work(d, batches.shape[1])
     r = np.zeros(d)
     old = u.copy()
-    lamh = np.zeros(m)
-    Az = np.zeros(m)
-    invR = 1.0 / R
-    q, m_, inverse, h, kappa = Q
-    for i in range(m):
-        Az[i] = row_dot(A, i, z)
+    p = lam.copy()
+    q, m, inverse, h, kappa = Q
+    before = 0.0
     for k_ in range(batches.shape[0]):
         s = pace[STEP]
-        over_s = 1.0 / s
-        for i in range(m):
-            over = s * invR[i]
-            y[i] = shrink(Az[i] - lam[i] * over, lam1 * over)
-            lamh[i] = lam[i] - R[i] * over_s * (Az[i] - y[i])
-        r[:] = v
-        for i in range(m):
-            row_add(A, i, -lamh[i], r)
         counts[0] += 1
         k = counts[0]
         pace[WEIGHT] += s * s * k
         e = s * s * k / pace[WEIGHT]
+        if k_ == last:
+            y_of_step(A, R, lam1, before, 1.0 / s, z, p, y)
+        r[:] = v
+        dual_step(A, R, lam1, before, 1.0 / s, z, p, lambar, e, r)
+        before = 1.0 / s
         far, walk, hr, along = 0.0, 0.0, 0.0, 0.0
         for j in range(d):
             hr += h[j] * r[j]
-            walk += r[j] * r[j] * inverse[j]
+        if mode == MOMENTUM:
+            old[:] = u
         for j in range(d):
+            walk += r[j] * r[j] * inverse[j]
             z[j] -= s * (r[j] * inverse[j] - kappa * hr * h[j])
             far += (z[j] - start[j]) ** 2 * q[j]
-            along += (z[j] - start[j]) * m_[j]
+            along += (z[j] - start[j]) * m[j]
             xbar[j] += e * (z[j] - xbar[j])
-            old[j] = u[j]
             u[j] = (1.0 - beta) * z[j] + beta * xbar[j]
         far += along * along
         pace[WALK] += s * s * (walk - kappa * hr * hr)
         if far > 0.0 and mode != MOMENTUM:
             pace[REACH] = max(pace[REACH], (far - pace[WALK]) / np.sqrt(far))
-        for i in range(m):
-            Az[i] = row_dot(A, i, z)
-        for i in range(m):
-            lam[i] -= R[i] * over_s * (Az[i] - y[i])
-            lambar[i] += e * (lamh[i] - lambar[i])
         if mode == MOMENTUM:
             j_ = float(k - since)
             _estimate(samples, Q, constants, mode, 1.0 - j_ ** (-2.0 / 3.0), old, state, batches[k_], work)
             pace[STEP] *= (j_ / (j_ + 1.0)) ** (1.0 / 3.0)
         else:
             _set_step(constants, _estimate(samples, Q, constants, mode, 0.0, old, state, batches[k_], work), state)
+    lam_of_step(A, R, before, z, p, lam)

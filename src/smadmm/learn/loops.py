@@ -105,10 +105,10 @@ class CompiledAuto:
         self.change_task(task, q, m, R)
 
     def change_task(self, task: Task, q: Array, m: Array, R: Array) -> None:
-        from smadmm.learn import auto_kernel, kernels
+        from smadmm.learn import auto_kernel, constraint_kernels, kernels
 
         self.task, self.Q, self.R = task, auto_kernel.metric(q, m), R
-        self.A = kernels.compact(task.A)
+        self.A = constraint_kernels.constraint(task.A)
         self.samples = kernels.samples(task.X, task.target, task.weight, task.loss, task.intercept)
 
     def begin(self, x: Array, batch: NDArray[np.int64], shrink: float = 1.0) -> bool:
@@ -314,12 +314,12 @@ class CompiledPublished:
     CHUNK = 4096  # iterations a call, at most
 
     def __init__(self, task: Task, method: Published, seed: int = 0):
-        from smadmm.learn import kernels, published_kernel
+        from smadmm.learn import constraint_kernels, kernels, published_kernel
 
         self.task, self.method, self.seed = task, method, seed
         self.code = published_kernel.METHODS[method.method]
         self.samples = kernels.samples(task.X, task.target, task.weight, task.loss, task.intercept)
-        self.A = kernels.compact(task.A)
+        self.A = constraint_kernels.constraint(task.A)
         self.state = published_kernel.new_published_state(np.zeros(task.size), task.A.shape[0], task.n)
         size = {"sadmm": method.batch, "smadmm": method.first}.get(method.method, 0)
         first = task.batches(seed, size, 0, 1)[0] if size else np.empty(0, dtype=np.int64)

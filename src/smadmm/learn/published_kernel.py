@@ -6,17 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from smadmm.learn.kernels import (
-    compiled,
-    mean_gradient,
-    row_add,
-    row_dot,
-    row_dots,
-    shrink,
-    slope,
-    slopes,
-    symmetric_product,
-)
+from smadmm.learn.constraint_kernels import dual_step, lam_of_step, symmetric_product, y_of_step
+from smadmm.learn.kernels import mean_gradient, slope, slopes
+from smadmm.learn.row_kernels import compiled, row_add, row_dot, row_dots
 
 SADMM, STORM, SPIDER, SVRG, ASVRG, SAGA = range(6)
 METHODS = {"sadmm": SADMM, "smadmm": STORM, "spider": SPIDER, "svrg": SVRG, "asvrg": ASVRG, "saga": SAGA}
@@ -114,7 +106,6 @@ def _published_estimate(samples, method, keep, old, state, batch, margins):
         row_add(X, i, share * c, v)
     if intercept:
         v[-1] += share * total
-    state.counts[1] += 2 * b if two else b
     if method == SAGA:
         for j in range(v.size):
             state.mean[j] += b / n * (v[j] - state.mean[j])
@@ -133,45 +124,43 @@ def published(samples, A, lam1, inverse, method, period, theta, rho, eta, a, sta
     SPIDER, SVRG, ASVRG: when k % period == 0, v = full gradient (N SFO, no batch) and snap = the new point.
     """
     x, at, v, y, lam, snap = state[:6]
-    counts = state.counts
-    d, m = x.size, y.size
+    counts, n = state.counts, samples.target.size
+    d, b = x.size, batches.shape[1]
     exact = inverse.shape[0] > 0
+    restarts = method == SPIDER or method == SVRG or method == ASVRG
     old = at.copy()
     r = np.zeros(d)
     move = np.zeros(d) if exact else r
-    w = np.zeros(m)
-    Ax = np.zeros(m)
-    margins = np.zeros(2 * batches.shape[1])
-    for i in range(m):
-        Ax[i] = row_dot(A, i, x)
+    p = lam.copy()
+    margins = np.zeros(2 * b)
+    before = 0.0
     for t in range(batches.shape[0]):
-        if counts[1] >= limit:
-            return t
-        ro, over, step = rho[t], 1.0 / rho[t], 1.0 / eta[t]
-        for i in range(m):
-            y[i] = shrink(Ax[i] - lam[i] * over, lam1 * over)
-            w[i] = ro * (Ax[i] - y[i]) - lam[i]
+        step = 1.0 / eta[t]
+        counts[0] += 1
+        full = restarts and counts[0] % period == 0
+        keep = 1.0 - min(1.0, a[t]) if method == STORM else (1.0 if method == SPIDER else 0.0)
+        two = method == SVRG or method == ASVRG or keep > 0.0
+        counts[1] += n if full else (2 * b if two else b)
+        last = counts[1] >= limit or t == batches.shape[0] - 1
+        if last:
+            y_of_step(A, None, lam1, before, rho[t], x, p, y)
         r[:] = v
-        for i in range(m):
-            row_add(A, i, w[i], r)
+        dual_step(A, None, lam1, before, rho[t], x, p, None, 0.0, r)
+        before = rho[t]
         if exact:
             symmetric_product(inverse, r, move)
         for j in range(d):
             x[j] -= step * move[j]
-        for i in range(m):
-            Ax[i] = row_dot(A, i, x)
-        for i in range(m):
-            lam[i] -= ro * (Ax[i] - y[i])
-        counts[0] += 1
         for j in range(d):
             old[j] = at[j]
             at[j] = theta * x[j] + (1.0 - theta) * snap[j] if method == ASVRG else x[j]
-        if (method == SPIDER or method == SVRG or method == ASVRG) and counts[0] % period == 0:
+        if full:
             mean_gradient(samples, at, v)
-            counts[1] += samples.target.size
             snap[:] = at
             state.mean[:] = v
         else:
-            keep = 1.0 - min(1.0, a[t]) if method == STORM else (1.0 if method == SPIDER else 0.0)
             _published_estimate(samples, method, keep, old, state, batches[t], margins)
-    return batches.shape[0]
+        if last:
+            lam_of_step(A, None, before, x, p, lam)
+            return t + 1
+    return 0

@@ -1,0 +1,188 @@
+"""Compiled rows of a matrix: dense, compressed sparse, or at most two entries a row (edges), read by the same functions.
+
+Fast-math: fused multiply-add, and re-association of sums over dense columns. What can be a plain loop over arrays is
+one, without calls or tests for division by zero: such loops become vector instructions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit, types
+from numba.extending import overload
+
+compiled = njit(cache=True, error_model="numpy", fastmath={"contract"})
+compiled_sums = njit(cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
+
+
+class Csr(NamedTuple):
+    """Compressed sparse rows; data = None: every entry is 1 (half of the memory to read, and no multiplication)."""
+
+    data: np.ndarray | None
+    indices: np.ndarray
+    indptr: np.ndarray
+
+
+class Pairs(NamedTuple):
+    """A matrix with at most two entries per row: a in column left, b in column right (edges; b = 0 for one entry)."""
+
+    left: np.ndarray
+    right: np.ndarray
+    a: np.ndarray
+    b: np.ndarray
+
+
+def csr(M: Any) -> Csr:
+    """A SciPy CSR matrix as `Csr`."""
+    data = None if (M.data == 1).all() else M.data
+    return Csr(data, M.indices.astype(np.int32, copy=False), M.indptr.astype(np.int64, copy=False))
+
+
+def pairs(M: Any) -> Csr | Pairs:
+    """A SciPy CSR matrix as `Pairs` if every row has one or two entries, else as `Csr`."""
+    length = np.diff(M.indptr)
+    if len(length) and (length.min() < 1 or length.max() > 2):
+        return csr(M)
+    first, last = M.indptr[:-1], M.indptr[1:] - 1
+    second = np.where(length == 2, M.data[last], 0.0)
+    return Pairs(M.indices[first].astype(np.int32), M.indices[last].astype(np.int32), M.data[first], second)
+
+
+def entry(data, p):
+    """data[p], or 1 where data is None."""
+    raise TypeError("only compiled code can call this")
+
+
+@overload(entry, inline="always")
+def _entry(data, p):
+    if isinstance(data, types.NoneType):
+        return lambda data, p: 1.0
+    return lambda data, p: data[p]
+
+
+@compiled_sums
+def _dense_dot(X, i, x):
+    t = 0.0
+    for j in range(X.shape[1]):
+        t += X[i, j] * x[j]
+    return t
+
+
+@compiled_sums
+def _dense_dots(X, i, x, y):
+    s, t = 0.0, 0.0
+    for j in range(X.shape[1]):
+        s += X[i, j] * x[j]
+        t += X[i, j] * y[j]
+    return s, t
+
+
+@compiled
+def _dense_add(X, i, c, g):
+    for j in range(X.shape[1]):
+        g[j] += c * X[i, j]
+
+
+@compiled
+def _dense_adds(X, i, c, g, e, t):
+    for j in range(X.shape[1]):
+        g[j] += c * X[i, j]
+        t[j] += e * X[i, j]
+
+
+@compiled
+def _sparse_dot(X, i, x):
+    data, indices, indptr = X
+    t = 0.0
+    for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):  # unsigned: no test for negative indices
+        t += entry(data, p) * x[np.uint64(indices[p])]
+    return t
+
+
+@compiled
+def _sparse_dots(X, i, x, y):
+    data, indices, indptr = X
+    s, t = 0.0, 0.0
+    for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+        c, j = entry(data, p), np.uint64(indices[p])
+        s += c * x[j]
+        t += c * y[j]
+    return s, t
+
+
+@compiled
+def _sparse_add(X, i, c, g):
+    data, indices, indptr = X
+    for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+        g[np.uint64(indices[p])] += c * entry(data, p)
+
+
+@compiled
+def _sparse_adds(X, i, c, g, e, t):
+    data, indices, indptr = X
+    for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+        j = np.uint64(indices[p])
+        g[j] += c * entry(data, p)
+        t[j] += e * entry(data, p)
+
+
+@compiled
+def _pair_dot(X, i, x):
+    return X.a[i] * x[np.uint64(X.left[i])] + X.b[i] * x[np.uint64(X.right[i])]
+
+
+@compiled
+def _pair_add(X, i, c, g):
+    g[np.uint64(X.left[i])] += c * X.a[i]
+    g[np.uint64(X.right[i])] += c * X.b[i]
+
+
+def row_dot(X, i, x):
+    """a_i'x over the columns of X."""
+    raise TypeError("only compiled code can call this")
+
+
+def row_dots(X, i, x, y):
+    """a_i'x, a_i'y in one reading of the row."""
+    raise TypeError("only compiled code can call this")
+
+
+def row_add(X, i, c, g):
+    """g += c a_i."""
+    raise TypeError("only compiled code can call this")
+
+
+def row_adds(X, i, c, g, e, t):
+    """g += c a_i, t += e a_i in one reading of the row."""
+    raise TypeError("only compiled code can call this")
+
+
+def _choose(X, dense, sparse, two=None):
+    if isinstance(X, types.Array):
+        return dense
+    return two if X.instance_class is Pairs else sparse
+
+
+@overload(row_dot)
+def _row_dot(X, i, x):
+    dot = _choose(X, _dense_dot, _sparse_dot, _pair_dot)
+    return lambda X, i, x: dot(X, i, x)
+
+
+@overload(row_dots)
+def _row_dots(X, i, x, y):
+    dots = _choose(X, _dense_dots, _sparse_dots)
+    return lambda X, i, x, y: dots(X, i, x, y)
+
+
+@overload(row_add)
+def _row_add(X, i, c, g):
+    add = _choose(X, _dense_add, _sparse_add, _pair_add)
+    return lambda X, i, c, g: add(X, i, c, g)
+
+
+@overload(row_adds)
+def _row_adds(X, i, c, g, e, t):
+    adds = _choose(X, _dense_adds, _sparse_adds)
+    return lambda X, i, c, g, e, t: adds(X, i, c, g, e, t)
