@@ -86,14 +86,19 @@ def pass_batches(seed: int, n: int, size: int, first: int, count: int) -> Indice
 
 def run_batches(seed: int, n: int, size: int, first: int, count: int) -> Indices:
     """The same for `runs`."""
+    starts = run_starts(seed, n, size, first, count)
+    batches: Indices = starts[:, None] + np.arange(size)
+    batches[starts + size > n] %= n  # a division an entry only where a run passes the end
+    return batches
+
+
+def run_starts(seed: int, n: int, size: int, first: int, count: int) -> Indices:
+    """The first samples of `run_batches`; sample n is sample 0 again."""
     each = max(1, n // size)
     passes = range(first // each, -(-(first + count) // each))
     starts = [_run_starts(seed, n, size, epoch) for epoch in passes] or [np.empty(0, dtype=np.int64)]
     skip = first - passes.start * each
-    chosen = np.concatenate(starts)[skip : skip + count]
-    batches: Indices = chosen[:, None] + np.arange(size)
-    batches[chosen + size > n] %= n  # a division an entry only where a run passes the end
-    return batches
+    return np.concatenate(starts)[skip : skip + count]
 
 
 @lru_cache(maxsize=4)

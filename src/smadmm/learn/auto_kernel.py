@@ -84,10 +84,10 @@ def new_auto_state(x0, rows, samples):
 
 
 class Work(NamedTuple):
-    """Scratch arrays of one call: two sums of rows, the margins at u and at the old u, the losses."""
+    """Scratch arrays of one call: the sum of table_i a_i, the old v, the margins at u and at the old u, the losses."""
 
-    g: np.ndarray
     t: np.ndarray
+    old_v: np.ndarray
     margins: np.ndarray
     losses: np.ndarray
 
@@ -99,10 +99,10 @@ def _new_work(d, b):
 
 @compiled
 def _sample(samples, mode, keep, old, state, batch, work):
-    """g += mean over the batch of (slope_i(u) - keep slope_i(old)) a_i;  t += mean of table_i a_i; table := slope_i(u)."""
+    """v += mean over the batch of (slope_i(u) - keep slope_i(old)) a_i;  t += mean of table_i a_i; table := slope_i(u)."""
     X, target, weight, loss, intercept = samples
-    u, table, pace = state.u, state.table, state.pace
-    g, t, margins = work.g, work.t, work.margins
+    u, v, table, pace = state.u, state.v, state.table, state.pace
+    t, margins = work.t, work.margins
     b = batch.size
     base = u[-1] if intercept else 0.0
     base_old = old[-1] if intercept else 0.0
@@ -121,12 +121,12 @@ def _sample(samples, mode, keep, old, state, batch, work):
         total += h
         if mode == TABLE:
             total_t += table[i]
-            row_adds(X, i, share * h, g, share * table[i], t)
+            row_adds(X, i, share * h, v, share * table[i], t)
             table[i] = h
         else:
-            row_add(X, i, share * h, g)
+            row_add(X, i, share * h, v)
     if intercept:
-        g[-1] += share * total
+        v[-1] += share * total
         t[-1] += share * total_t
     pace[LOSS] += total_loss
     pace[SEEN] += b
@@ -135,11 +135,11 @@ def _sample(samples, mode, keep, old, state, batch, work):
 
 @compiled_sums
 def _estimate(samples, Q, constants, mode, keep, old, state, batch, work):
-    """v, returns |v|^2_{Q^-1}; work.g, work.t are zero on entry and on exit.
+    """v, which is zero on entry (as work.t is, also on exit), where `keep` is used from work.old_v; returns |v|^2_{Q^-1}.
 
     gamma = <g, t - gbar> / |t - gbar|^2 (moving averages of earlier batches, clipped to [0, 1]), v = g - gamma (t - gbar).
     """
-    v, gbar, pace, g, t = state.v, state.gbar, state.pace, work.g, work.t
+    v, gbar, pace, t = state.v, state.gbar, state.pace, work.t
     inverse, h, kappa = Q.inverse, Q.h, Q.kappa
     _sample(samples, mode, keep, old, state, batch, work)
     share = batch.size / samples.target.size
@@ -149,19 +149,18 @@ def _estimate(samples, Q, constants, mode, keep, old, state, batch, work):
     along, across, size, hg, hw, hv = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(v.size):
         if mode == TABLE:
-            w = t[j] - gbar[j]
-            along += g[j] * w * inverse[j]
+            g, w = v[j], t[j] - gbar[j]
+            along += g * w * inverse[j]
             across += w * w * inverse[j]
-            hg += h[j] * g[j]
+            hg += h[j] * g
             hw += h[j] * w
-            gbar[j] += share * (g[j] - t[j])
-            v[j] = g[j] - gamma * w
+            gbar[j] += share * (g - t[j])
+            v[j] = g - gamma * w
             t[j] = 0.0
         else:
-            v[j] = g[j] + keep * v[j]
+            v[j] += keep * work.old_v[j]
         size += v[j] * v[j] * inverse[j]
         hv += h[j] * v[j]
-        g[j] = 0.0
     pace[ALONG] += (1.0 - constants.ema) * (along - kappa * hg * hw - pace[ALONG])
     pace[ACROSS] += (1.0 - constants.ema) * (across - kappa * hw * hw - pace[ACROSS])
     return size - kappa * hv * hv
@@ -211,10 +210,9 @@ def auto(samples, A, lam1, Q, R, constants, mode, since, state, batches):
     pace, counts = state.pace, state.counts
     d, beta, last = z.size, constants.beta, batches.shape[0] - 1
     work = _new_work(d, batches.shape[1])
-    r = np.zeros(d)
     old = u.copy()
     p = lam.copy()
-    q, m, inverse, h, kappa = Q
+    q, _, inverse, h, kappa = Q
     before = 0.0
     for k_ in range(batches.shape[0]):
         s = pace[STEP]
@@ -224,23 +222,25 @@ def auto(samples, A, lam1, Q, R, constants, mode, since, state, batches):
         e = s * s * k / pace[WEIGHT]
         if k_ == last:
             y_of_step(A, R, lam1, before, 1.0 / s, z, p, y)
-        r[:] = v
-        dual_step(A, R, lam1, before, 1.0 / s, z, p, lambar, e, r)
-        before = 1.0 / s
-        far, walk, hr, along = 0.0, 0.0, 0.0, 0.0
-        for j in range(d):
-            hr += h[j] * r[j]
         if mode == MOMENTUM:
-            old[:] = u
+            old[:], work.old_v[:] = u, v
+        dual_step(A, R, lam1, before, 1.0 / s, z, p, lambar, e, v)  # v := v - A'lamh
+        before = 1.0 / s
+        far, walk, hv, along = 0.0, 0.0, 0.0, 0.0
         for j in range(d):
-            walk += r[j] * r[j] * inverse[j]
-            z[j] -= s * (r[j] * inverse[j] - kappa * hr * h[j])
-            far += (z[j] - start[j]) ** 2 * q[j]
-            along += (z[j] - start[j]) * m[j]
+            hv += h[j] * v[j]
+        for j in range(d):
+            move = v[j] * inverse[j]
+            walk += v[j] * move
+            z[j] -= s * (move - kappa * hv * h[j])
+            away = q[j] * (z[j] - start[j])
+            far += (z[j] - start[j]) * away
+            along += h[j] * away
             xbar[j] += e * (z[j] - xbar[j])
             u[j] = (1.0 - beta) * z[j] + beta * xbar[j]
+            v[j] = 0.0
         far += along * along
-        pace[WALK] += s * s * (walk - kappa * hr * hr)
+        pace[WALK] += s * s * (walk - kappa * hv * hv)
         if far > 0.0 and mode != MOMENTUM:
             pace[REACH] = max(pace[REACH], (far - pace[WALK]) / np.sqrt(far))
         if mode == MOMENTUM:

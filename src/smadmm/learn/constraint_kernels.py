@@ -1,4 +1,4 @@
-"""Compiled rows of the constraint A x = y, A = [G; diag(c)], and the steps that run over them.
+"""Compiled rows of the constraint A x = y, A = [G; I], and the steps that run over them.
 
 With h = lam1 |.|_1 and p = lam + rho y the lines of an iteration over the rows of A need one loop, and no y:
 
@@ -14,24 +14,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smadmm.learn.row_kernels import Csr, Pairs, compiled, compiled_sums, entry, pairs, row_add, row_dot
+from smadmm.learn.row_kernels import Csr, Edges, compiled, compiled_sums, edges, entry, row_add, row_dot
 
 
 class Constraint(NamedTuple):
-    """G: the first rows; c: the entries of the rows that follow, one in each of the columns 0, 1, ..."""
+    """`first` rows of G, then those of the identity for the columns 0, 1, ..."""
 
-    G: Csr | Pairs
-    c: np.ndarray
+    G: Csr | Edges
+    first: int
 
 
 def constraint(A: Any) -> Constraint:
-    """A SciPy CSR matrix with its trailing diagonal, if it has one, apart."""
-    p = int(A.indices[-1]) + 1 if A.nnz else 0
-    first = A.shape[0] - p
+    """A SciPy CSR matrix with its trailing identity, if it has one, apart."""
+    size = int(A.indices[-1]) + 1 if A.nnz else 0
+    first, entries = A.shape[0] - size, A.nnz - size
     single = first >= 0 and bool((np.diff(A.indptr[first:]) == 1).all())
-    if not (single and np.array_equal(A.indices[A.nnz - p :], np.arange(p))):
-        p, first = 0, A.shape[0]
-    return Constraint(pairs(A[:first]), A.data[A.nnz - p :])
+    if not (single and np.array_equal(A.indices[entries:], np.arange(size)) and (A.data[entries:] == 1).all()):
+        first = A.shape[0]
+    return Constraint(edges(A[:first]), first)
 
 
 @compiled
@@ -43,11 +43,9 @@ def shrink(w, t):
 @compiled
 def product(A, x, out):
     """out = A x."""
-    first = out.size - A.c.size
-    for i in range(first):
+    for i in range(A.first):
         out[i] = row_dot(A.G, i, x)
-    for j in range(A.c.size):
-        out[first + j] = A.c[j] * x[j]
+    out[A.first :] = x[: out.size - A.first]
 
 
 @compiled
@@ -56,23 +54,22 @@ def dual_step(A, R, lam1, before, rho, x, p, lambar, e, r):
 
     R = None: ones; lambar = None: no average.
     """
-    G, c = A
-    first, both = p.size - c.size, before + rho
-    for i in range(first):
-        Ax = entry(R, i) * row_dot(G, i, x)
+    both = before + rho
+    for i in range(A.first):
+        Ax = entry(R, i) * row_dot(A.G, i, x)
         lamh = max(-lam1, min(lam1, p[i] - both * Ax))
         p[i] = lamh + rho * Ax
         if lambar is not None:
             lambar[i] += e * (lamh - lambar[i])
-        row_add(G, i, -lamh, r)
-    for j in range(c.size):
-        i = first + j
-        Ax = entry(R, i) * c[j] * x[j]
+        row_add(A.G, i, -lamh, r)
+    for j in range(p.size - A.first):
+        i = np.uint64(A.first + j)  # unsigned: no test for negative indices
+        Ax = entry(R, i) * x[j]
         lamh = max(-lam1, min(lam1, p[i] - both * Ax))
         p[i] = lamh + rho * Ax
         if lambar is not None:
             lambar[i] += e * (lamh - lambar[i])
-        r[j] -= c[j] * lamh
+        r[j] -= lamh
 
 
 @compiled

@@ -1,6 +1,6 @@
 """Compiled losses and full gradients of linear classifiers.
 
-    F(x) = 1/N sum_i w_i l(b_i m_i(x)),     m_i(x) = a_i'x (+ x_last with an intercept)
+F(x) = 1/N sum_i w_i l(b_i m_i(x)),     m_i(x) = a_i'x (+ x_last with an intercept)
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from smadmm.operators.linear import Matrix
 from smadmm.pace import Decaying, DistanceOverGradients
 from smadmm.problem import Problem
 from smadmm.proxes import L1
-from smadmm.sampling import Rng, pass_batches, reshuffled, run_batches, runs
+from smadmm.sampling import Rng, pass_batches, reshuffled, run_batches, run_starts, runs
 from smadmm.schedules import Power, Schedule
 from smadmm.solver import ADMM, Average, State
 from smadmm.xsteps import Exact, Metric, linearised
@@ -325,25 +325,19 @@ class CompiledPublished:
         first = task.batches(seed, size, 0, 1)[0] if size else np.empty(0, dtype=np.int64)
         published_kernel.published_start(self.samples, self.code, self.state, first)
         self.drawn = size
+        self.order = np.arange(task.n + method.batch) % task.n
         self.inverse = np.zeros((0, 0))
         if method.exact:
             gram = (task.A.T @ task.A).toarray()
             ratio = float(f"{method.rho(1) / method.eta(1):.14g}")
             self.inverse = np.linalg.inv(np.eye(task.size) + ratio * gram)
 
-    def _draw(self, count: int) -> NDArray[np.int64]:
-        """The next batches, as the generic loop draws them."""
-        size, position = self.method.batch, self.drawn
+    def _draw(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The next batches, as the generic loop draws them: an order of samples, and where in it each batch begins."""
+        n, size = self.task.n, self.method.batch
         if self.task.shuffled:
-            return self.task.batches(self.seed, size, position // size, count)
-        return pass_batches(self.seed, self.task.n, 1, position, count * size).reshape(count, size)
-
-    def _draw_between(self, ks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The same where every `period`-th iteration takes a full gradient and draws nothing (zeros)."""
-        drawing = ks % self.method.period != 0
-        batches = np.zeros((len(ks), self.method.batch), dtype=np.int64)
-        batches[drawing] = self._draw(int(drawing.sum()))
-        return batches
+            return self.order, run_starts(self.seed, n, size, self.drawn // size, count)
+        return pass_batches(self.seed, n, 1, self.drawn, count * size).ravel(), np.arange(count) * size
 
     def advance(self, limit: int) -> None:
         from smadmm.learn import published_kernel
@@ -354,11 +348,12 @@ class CompiledPublished:
             count = min(self.CHUNK, -(-(limit - self.sfo) // price))
             ks = np.arange(self.iterations + 1, self.iterations + 1 + count)
             eta, rho, a = (_values(s, ks) for s in (m.eta, m.rho, m.a))
-            batches = self._draw_between(ks) if restarts else self._draw(count)
+            drawing = ks % m.period != 0 if restarts else np.full(count, True)  # the others take full gradients
+            starts = np.zeros(count, dtype=np.int64)
+            order, starts[drawing] = self._draw(int(drawing.sum()))
             arguments = (self.samples, self.A, self.task.lam1, self.inverse, self.code, m.period, m.theta)
-            used = published_kernel.published(*arguments, rho, eta, a, self.state, batches, limit)
-            drawn = int(np.count_nonzero(ks[:used] % m.period)) if restarts else used
-            self.drawn += drawn * m.batch
+            used = published_kernel.published(*arguments, rho, eta, a, self.state, order, starts, m.batch, limit)
+            self.drawn += int(drawing[:used].sum()) * m.batch
 
     @property
     def iterations(self) -> int:

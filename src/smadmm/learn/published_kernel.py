@@ -112,20 +112,20 @@ def _published_estimate(samples, method, keep, old, state, batch, margins):
 
 
 @compiled
-def published(samples, A, lam1, inverse, method, period, theta, rho, eta, a, state, batches, limit):
-    """Advance `state` along `batches` until `limit` SFO are spent; returns the number of batches used.
+def published(samples, A, lam1, inverse, method, period, theta, rho, eta, a, state, order, starts, b, limit):
+    """Advance `state` until `limit` SFO are spent or the batches order[starts[t] : starts[t] + b] are used; how many were.
 
     Iteration t of this call, k = counts[0] + 1, uses rho[t], eta[t] and a[t]:
         y = prox_{h/rho}(A x - lam/rho);  x -= P (v + A'(rho (A x - y) - lam)) / eta;  lam -= rho (A x - y)
     P = `inverse` = (Q + (rho/eta) A'A)^-1, rho/eta constant (exact x-step), or the identity if its shape is (0, 0)
-    (linearised x-step, where Q = I - (rho/eta) A'A). Then v at the new point on batches[t]:
+    (linearised x-step, where Q = I - (rho/eta) A'A). Then v at the new point on batch t:
         SADMM g;  STORM g + (1-a)(v - g(old)), the second gradient skipped where a >= 1;  SPIDER the same with a = 0;
         SVRG g - g(snap) + gradient(snap);  ASVRG the same at theta x + (1-theta) snap;  SAGA g - table + mean(table).
     SPIDER, SVRG, ASVRG: when k % period == 0, v = full gradient (N SFO, no batch) and snap = the new point.
     """
     x, at, v, y, lam, snap = state[:6]
     counts, n = state.counts, samples.target.size
-    d, b = x.size, batches.shape[1]
+    d, count = x.size, starts.size
     exact = inverse.shape[0] > 0
     restarts = method == SPIDER or method == SVRG or method == ASVRG
     old = at.copy()
@@ -134,14 +134,14 @@ def published(samples, A, lam1, inverse, method, period, theta, rho, eta, a, sta
     p = lam.copy()
     margins = np.zeros(2 * b)
     before = 0.0
-    for t in range(batches.shape[0]):
+    for t in range(count):
         step = 1.0 / eta[t]
         counts[0] += 1
         full = restarts and counts[0] % period == 0
         keep = 1.0 - min(1.0, a[t]) if method == STORM else (1.0 if method == SPIDER else 0.0)
         two = method == SVRG or method == ASVRG or keep > 0.0
         counts[1] += n if full else (2 * b if two else b)
-        last = counts[1] >= limit or t == batches.shape[0] - 1
+        last = counts[1] >= limit or t == count - 1
         if last:
             y_of_step(A, None, lam1, before, rho[t], x, p, y)
         r[:] = v
@@ -159,7 +159,8 @@ def published(samples, A, lam1, inverse, method, period, theta, rho, eta, a, sta
             snap[:] = at
             state.mean[:] = v
         else:
-            _published_estimate(samples, method, keep, old, state, batches[t], margins)
+            batch = order[starts[t] : starts[t] + b]
+            _published_estimate(samples, method, keep, old, state, batch, margins)
         if last:
             lam_of_step(A, None, before, x, p, lam)
             return t + 1

@@ -1,4 +1,4 @@
-"""Compiled rows of a matrix: dense, compressed sparse, or at most two entries a row (edges), read by the same functions.
+"""Compiled rows of a matrix: dense, compressed sparse, or the edges of a graph, read by the same functions.
 
 Fast-math: fused multiply-add, and re-association of sums over dense columns. What can be a plain loop over arrays is
 one, without calls or tests for division by zero: such loops become vector instructions.
@@ -24,13 +24,12 @@ class Csr(NamedTuple):
     indptr: np.ndarray
 
 
-class Pairs(NamedTuple):
-    """A matrix with at most two entries per row: a in column left, b in column right (edges; b = 0 for one entry)."""
+class Edges(NamedTuple):
+    """Rows e_left + sign e_right, sign = +-1: a byte, as these rows are read in every iteration."""
 
     left: np.ndarray
     right: np.ndarray
-    a: np.ndarray
-    b: np.ndarray
+    sign: np.ndarray
 
 
 def csr(M: Any) -> Csr:
@@ -39,14 +38,12 @@ def csr(M: Any) -> Csr:
     return Csr(data, M.indices.astype(np.int32, copy=False), M.indptr.astype(np.int64, copy=False))
 
 
-def pairs(M: Any) -> Csr | Pairs:
-    """A SciPy CSR matrix as `Pairs` if every row has one or two entries, else as `Csr`."""
-    length = np.diff(M.indptr)
-    if len(length) and (length.min() < 1 or length.max() > 2):
+def edges(M: Any) -> Csr | Edges:
+    """A SciPy CSR matrix as `Edges` if it is one, else as `Csr`."""
+    if not ((np.diff(M.indptr) == 2).all() and (M.data[::2] == 1).all() and (np.abs(M.data) == 1).all()):
         return csr(M)
-    first, last = M.indptr[:-1], M.indptr[1:] - 1
-    second = np.where(length == 2, M.data[last], 0.0)
-    return Pairs(M.indices[first].astype(np.int32), M.indices[last].astype(np.int32), M.data[first], second)
+    ends = M.indices.astype(np.int32).reshape(-1, 2)
+    return Edges(ends[:, 0].copy(), ends[:, 1].copy(), M.data[1::2].astype(np.int8))
 
 
 def entry(data, p):
@@ -128,14 +125,14 @@ def _sparse_adds(X, i, c, g, e, t):
 
 
 @compiled
-def _pair_dot(X, i, x):
-    return X.a[i] * x[np.uint64(X.left[i])] + X.b[i] * x[np.uint64(X.right[i])]
+def _edge_dot(X, i, x):
+    return x[np.uint64(X.left[i])] + X.sign[i] * x[np.uint64(X.right[i])]
 
 
 @compiled
-def _pair_add(X, i, c, g):
-    g[np.uint64(X.left[i])] += c * X.a[i]
-    g[np.uint64(X.right[i])] += c * X.b[i]
+def _edge_add(X, i, c, g):
+    g[np.uint64(X.left[i])] += c
+    g[np.uint64(X.right[i])] += c * X.sign[i]
 
 
 def row_dot(X, i, x):
@@ -158,15 +155,15 @@ def row_adds(X, i, c, g, e, t):
     raise TypeError("only compiled code can call this")
 
 
-def _choose(X, dense, sparse, two=None):
+def _choose(X, dense, sparse, edge=None):
     if isinstance(X, types.Array):
         return dense
-    return two if X.instance_class is Pairs else sparse
+    return edge if X.instance_class is Edges else sparse
 
 
 @overload(row_dot)
 def _row_dot(X, i, x):
-    dot = _choose(X, _dense_dot, _sparse_dot, _pair_dot)
+    dot = _choose(X, _dense_dot, _sparse_dot, _edge_dot)
     return lambda X, i, x: dot(X, i, x)
 
 
@@ -178,7 +175,7 @@ def _row_dots(X, i, x, y):
 
 @overload(row_add)
 def _row_add(X, i, c, g):
-    add = _choose(X, _dense_add, _sparse_add, _pair_add)
+    add = _choose(X, _dense_add, _sparse_add, _edge_add)
     return lambda X, i, c, g: add(X, i, c, g)
 
 
