@@ -15,7 +15,8 @@ from sklearn.linear_model import SGDClassifier
 
 from smadmm.learn import GraphGuidedClassifier
 from smadmm.learn.fitting import auto_loop
-from smadmm.learn.loops import CompiledPublished, Published, Task
+from smadmm.learn.loops import Task
+from smadmm.learn.published_loops import CompiledPublished, Published
 from smadmm.learn.scaling import batch_size, column_sums
 from smadmm.sampling import pass_batches
 from smadmm.schedules import Power

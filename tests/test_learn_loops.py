@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from smadmm.learn.loops import CompiledAuto, CompiledPublished, GenericAuto, GenericPublished, Published, Task
+from smadmm.learn.loops import CompiledAuto, GenericAuto, Task
+from smadmm.learn.published_loops import CompiledPublished, GenericPublished, Published
 from smadmm.learn.scaling import batch_size, column_sums, convex_start, metric, row_weights
 from smadmm.sampling import pass_batches
 from smadmm.schedules import Power

@@ -24,9 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smadmm.data.libsvm import as_signs, half_split, load_libsvm
-from smadmm.learn.fitting import Oracle, fit_auto, smoothness
+from smadmm.learn.fitting import Oracle, fit_auto
 from smadmm.learn.graphs import feature_graph
-from smadmm.learn.loops import CompiledPublished, Published, Task
+from smadmm.learn.loops import Task
+from smadmm.learn.published_loops import CompiledPublished, Published, smoothness
 from smadmm.learn.scaling import column_sums
 from smadmm.schedules import Power
 

@@ -19,25 +19,13 @@ from numpy.typing import NDArray
 
 from smadmm.certificate import Certificate
 from smadmm.history import History
-from smadmm.learn.loops import (
-    AT_ZERO,
-    Array,
-    AutoLoop,
-    CompiledAuto,
-    CompiledPublished,
-    GenericAuto,
-    GenericPublished,
-    Published,
-    Task,
-    have_numba,
-)
+from smadmm.learn.loops import AT_ZERO, Array, AutoLoop, CompiledAuto, GenericAuto, Task, have_numba
+from smadmm.learn.published_loops import CompiledPublished, GenericPublished, Published
 from smadmm.learn.scaling import Columns, batch_size, convex_start, metric, row_weights
-from smadmm.schedules import Power
 
 FEW_ROWS = 256
 FULL_BATCH_ITERATIONS = 2000
 MARKS = (1, 2, 3, 5, 10, 20)  # passes after which the objective is recorded, and then every tenth
-DENSE_X_STEP = 2000
 EXPLOSION = 1e50
 
 Report = Callable[[int], None]  # called with the number of passes done
@@ -248,30 +236,6 @@ class _Passes:
             x, y, lam = self.loop.last
             return self.recorder.oracle.certificate(x, lam, y)
         return self.recorder.oracle.certificate(*self.loop.mean)
-
-
-def smoothness(task: Task) -> float:
-    """L of grad F for the published methods."""
-    f: Any = task.generic().f
-    return float(f.lipschitz())
-
-
-def published(method: str, task: Task, step: float | None, rho: float | None, batch: int | None) -> Published:
-    """A published method with the settings given, the others from L and |A|; SMADMM with Theorem 3.2's exponents."""
-    from smadmm.operators.linear import Matrix
-
-    batch = min(task.n, 32 if batch is None else batch)
-    eta = smoothness(task) if step is None else 1 / step
-    square = Matrix(task.A).norm().upper ** 2
-    exact = task.size <= DENSE_X_STEP
-    penalty = 0.5 * eta / square if rho is None else rho
-    growth = 1 / 3 if method == "smadmm" else 0.0
-    if not exact:
-        eta = max(eta, penalty * square)
-    period = max(1, task.n // batch)
-    first = min(task.n, 1000)
-    momentum = Power(0.5, -2 / 3, lo=0.01, hi=1.0)
-    return Published(method, batch, Power(eta, growth), Power(penalty, growth), momentum, period, 0.9, first, exact)
 
 
 def fit_published(

@@ -1,14 +1,11 @@
-"""The loops behind the classifier, compiled and generic: two forms of one thing, equal on the same batches.
+"""The task of the classifier and its `auto` loop, compiled and generic: two forms of one thing, equal on equal batches.
 
-`auto`:      the engine with a metric, a pace, schedule-free averaging and a measured control variate
-`published`: the engine with an estimator of the paper's comparison and its schedules
-
-The compiled forms (numba) do on the processor what the generic ones do with smadmm.ADMM on torch.
+The engine with a metric, a pace, schedule-free averaging and a measured control variate. The compiled form (numba) does
+on the processor what the generic one does with smadmm.ADMM on torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -16,16 +13,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from smadmm.estimators import ASVRG, SAGA, SGD, SVRG, Correlated, Estimator, Measured, Spider, Storm
+from smadmm.estimators import SGD, Correlated, Estimator, Measured, Storm
 from smadmm.losses.glm import GLM, Logistic, Sigmoid, SquaredHinge
 from smadmm.operators.linear import Matrix
 from smadmm.pace import Decaying, DistanceOverGradients
 from smadmm.problem import Problem
 from smadmm.proxes import L1
-from smadmm.sampling import Rng, pass_batches, reshuffled, run_batches, run_starts, runs
-from smadmm.schedules import Power, Schedule
+from smadmm.sampling import Rng, pass_batches, reshuffled, run_batches, runs
+from smadmm.schedules import Power
 from smadmm.solver import ADMM, Average, State
-from smadmm.xsteps import Exact, Metric, linearised
+from smadmm.xsteps import Metric
 
 Array = NDArray[np.float64]
 LOSSES: dict[str, type[GLM]] = {"sigmoid": Sigmoid, "logistic": Logistic, "squared_hinge": SquaredHinge}
@@ -243,126 +240,3 @@ class _Given:
     def __call__(self, rng: Rng, n: int, size: int) -> NDArray[np.int64]:
         rng.take(size)
         return self.batch
-
-
-@dataclass(frozen=True)
-class Published:
-    """A method as published: estimator by name, inverse step eta_k, penalty rho_k, momentum a_k."""
-
-    method: str  # sadmm, svrg, saga, spider, asvrg, smadmm
-    batch: int
-    eta: Schedule
-    rho: Schedule
-    a: Schedule = Power(1.0)  # noqa: RUF009
-    period: int = 1
-    theta: float = 0.9
-    first: int = 1
-    exact: bool = True
-
-    def estimator(self) -> Estimator:
-        made: dict[str, Callable[[], Estimator]] = {
-            "sadmm": lambda: SGD(self.batch),
-            "smadmm": lambda: Storm(self.batch, self.a, self.first),
-            "spider": lambda: Spider(self.batch, self.period),
-            "svrg": lambda: SVRG(self.batch, self.period),
-            "asvrg": lambda: ASVRG(self.batch, self.period, self.theta),
-            "saga": lambda: SAGA(self.batch),
-        }
-        return made[self.method]()
-
-
-class GenericPublished:
-    """A published method on the engine."""
-
-    def __init__(self, task: Task, method: Published, seed: int = 0):
-        problem = task.generic()
-        x_step = Exact(problem.A) if method.exact else linearised
-        self.method = method
-        self.solver = ADMM(problem, method.estimator(), method.rho, method.eta, x_step=x_step, seed=seed)
-        self.state = self.solver.init(torch.zeros(task.size, dtype=torch.float64))
-
-    def advance(self, limit: int) -> None:
-        """Iterate until `limit` sample gradients were computed."""
-        while self.state.sfo < limit:
-            self.state = self.solver.step(self.state)
-
-    @property
-    def iterations(self) -> int:
-        return self.state.k
-
-    @property
-    def sfo(self) -> int:
-        return self.state.sfo
-
-    @property
-    def last(self) -> tuple[Array, Array, Array]:
-        """The answer (ASVRG's is its coupled point), y and lam."""
-        return self.state.est.at.numpy(), self.state.y.numpy(), self.state.lam.numpy()
-
-
-def _values(schedule: Schedule, ks: NDArray[np.int64]) -> Array:
-    """A schedule at many k at once."""
-    if isinstance(schedule, Power):
-        powers = schedule.c * ks.astype(np.float64) ** schedule.p
-        return np.minimum(np.maximum(powers, schedule.lo), schedule.hi)
-    return np.array([float(schedule(int(k))) for k in ks])
-
-
-class CompiledPublished:
-    """A published method in numba."""
-
-    CHUNK = 4096  # iterations a call, at most
-
-    def __init__(self, task: Task, method: Published, seed: int = 0):
-        from smadmm.learn import constraint_kernels, kernels, published_kernel
-
-        self.task, self.method, self.seed = task, method, seed
-        self.code = published_kernel.METHODS[method.method]
-        self.samples = kernels.samples(task.X, task.target, task.weight, task.loss, task.intercept)
-        self.A = constraint_kernels.constraint(task.A)
-        self.state = published_kernel.new_published_state(np.zeros(task.size), task.A.shape[0], task.n)
-        size = {"sadmm": method.batch, "smadmm": method.first}.get(method.method, 0)
-        first = task.batches(seed, size, 0, 1)[0] if size else np.empty(0, dtype=np.int64)
-        published_kernel.published_start(self.samples, self.code, self.state, first)
-        self.drawn = size
-        self.order = np.arange(task.n + method.batch) % task.n
-        self.inverse = np.zeros((0, 0))
-        if method.exact:
-            gram = (task.A.T @ task.A).toarray()
-            ratio = float(f"{method.rho(1) / method.eta(1):.14g}")
-            self.inverse = np.linalg.inv(np.eye(task.size) + ratio * gram)
-
-    def _draw(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The next batches, as the generic loop draws them: an order of samples, and where in it each batch begins."""
-        n, size = self.task.n, self.method.batch
-        if self.task.shuffled:
-            return self.order, run_starts(self.seed, n, size, self.drawn // size, count)
-        return pass_batches(self.seed, n, 1, self.drawn, count * size).ravel(), np.arange(count) * size
-
-    def advance(self, limit: int) -> None:
-        from smadmm.learn import published_kernel
-
-        m = self.method
-        restarts, price = m.method in ("spider", "svrg", "asvrg"), m.batch * (1 + (m.method not in ("sadmm", "saga")))
-        while self.sfo < limit:
-            count = min(self.CHUNK, -(-(limit - self.sfo) // price))
-            ks = np.arange(self.iterations + 1, self.iterations + 1 + count)
-            eta, rho, a = (_values(s, ks) for s in (m.eta, m.rho, m.a))
-            drawing = ks % m.period != 0 if restarts else np.full(count, True)  # the others take full gradients
-            starts = np.zeros(count, dtype=np.int64)
-            order, starts[drawing] = self._draw(int(drawing.sum()))
-            arguments = (self.samples, self.A, self.task.lam1, self.inverse, self.code, m.period, m.theta)
-            used = published_kernel.published(*arguments, rho, eta, a, self.state, order, starts, m.batch, limit)
-            self.drawn += int(drawing[:used].sum()) * m.batch
-
-    @property
-    def iterations(self) -> int:
-        return int(self.state.counts[0])
-
-    @property
-    def sfo(self) -> int:
-        return int(self.state.counts[1])
-
-    @property
-    def last(self) -> tuple[Array, Array, Array]:
-        return self.state.at, self.state.y, self.state.lam
