@@ -84,7 +84,7 @@ def smadmm_pass(t, batch, exact):
 
 def auto_pass(t):
     loop = auto_loop(t, column_sums(t.X, t.weight), table=True, seed=0, compiled=True)
-    batch = batch_size(t.n)
+    batch = batch_size(t.X, t.A)
     batches = t.batches(0, batch, 0, t.n // batch)
     loop.begin(np.zeros(t.size), batches[0], 1.0)
     return lambda: loop.advance(batches)
@@ -135,7 +135,8 @@ def speed(name, X, y):
 def growth():
     print("cost of a pass of auto and of SMADMM (linearised):")
     print("| n | d | nnz | auto ms | SMADMM ms |\n|---|---|---|---|---|")
-    sizes = [(4000, 500, 20), (8000, 500, 20), (16_000, 500, 20), (8000, 500, 80), (8000, 2000, 20), (8000, 50_000, 20)]
+    sizes = [(4000, 500, 20), (8000, 500, 20), (16_000, 500, 20), (8000, 500, 80), (8000, 2000, 20)]
+    sizes += [(8000, 10_000, 20), (8000, 50_000, 20), (8000, 200_000, 20)]
     for n, d, nnz in sizes:
         t = task(*binary(n, d, nnz), edges_per_feature=1)
         auto, linear = interleaved([auto_pass(t), smadmm_pass(t, 100, False)], 5)

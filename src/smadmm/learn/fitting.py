@@ -155,7 +155,7 @@ class _Passes:
 
     def __init__(self, task: Task, columns: Columns, seed: int, start: Array, recorder: _Recorder, compiled: bool):
         self.task, self.columns, self.seed, self.start, self.recorder = task, columns, seed, start, recorder
-        self.batch = min(batch_size(task.n), task.n)
+        self.batch = min(batch_size(task.X, task.A), task.n)
         warm = convex_start(task.target) if task.loss == "sigmoid" and not start.any() else 0
         self.warm = -(-warm // self.batch)  # in batches
         first = self._with_loss("logistic") if self.warm else task

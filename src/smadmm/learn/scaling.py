@@ -80,9 +80,12 @@ def row_weights(A: Any, q: Array) -> Array:
     return np.asarray(0.5 * np.minimum.reduceat(bound, A.indptr[:-1]))
 
 
-def batch_size(n: int, largest: int = 64) -> int:
-    """A power of two near n/32, in 2..64."""
-    return int(min(largest, max(2, 2 ** np.floor(np.log2(max(n / 32, 1))))))
+def batch_size(X: Any, A: Any) -> int:
+    """A power of two near n/32, in 2..64; up to n/16 where the other work of an iteration costs more than its samples."""
+    n = X.shape[0]
+    row = X.nnz / n if hasattr(X, "nnz") else X.shape[1]
+    balanced = (A.shape[1] + A.nnz) / (4 * max(row, 1))
+    return int(2 ** np.floor(np.log2(max(2, min(n / 32, 64), min(n / 16, balanced)))))
 
 
 def convex_start(target: NDArray[np.float64]) -> int:
