@@ -182,7 +182,13 @@ def test_metric_survives_empty_and_constant_columns():
 
 
 def test_batch_size_and_convex_start():
-    assert [batch_size(n) for n in (1, 100, 1000, 16_280, 10**6)] == [2, 2, 16, 64, 64]
+    def size(n, d, entries):
+        X = sp.csr_array((np.ones(n * entries), np.arange(n * entries) % d, np.arange(n + 1) * entries), shape=(n, d))
+        return batch_size(X, sp.eye_array(d, format="csr"))
+
+    assert [size(n, 100, 20) for n in (1, 100, 1000, 16_280, 100_000)] == [2, 2, 16, 64, 64]
+    assert size(8000, 40_000, 20) == 256 and size(80_000, 40_000, 20) == 512  # n/16; balanced
+    assert batch_size(np.ones((1000, 300)), sp.eye_array(300, format="csr")) == 16
     balanced = np.array([1.0, -1.0] * 50)
     assert convex_start(balanced) == 0
     rare = np.where(np.arange(10_000) % 50 == 0, 1.0, -1.0)

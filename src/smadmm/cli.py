@@ -29,8 +29,16 @@ Data = Annotated[
 Quick = Annotated[bool, typer.Option("--quick", help="A smaller version, for a first look.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of all random numbers.", min=0)]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
-Threads = Annotated[int, typer.Option("--threads", help="Threads of the CPU.", min=1)]
-Jobs = Annotated[int, typer.Option("--threads", help="How many jobs run at once, each on one thread.", min=1)]
+
+
+def _some(threads: int) -> int:
+    if threads < 1:
+        raise ValueError(f"--threads must be at least 1, got {threads}")
+    return threads
+
+
+Threads = Annotated[int, typer.Option("--threads", help="Threads of the CPU.", callback=_some)]
+Jobs = Annotated[int, typer.Option("--threads", help="How many jobs run at once, each on one.", callback=_some)]
 
 
 def _cpu(device: str) -> str:

@@ -81,7 +81,7 @@ def row_weights(A: Any, q: Array) -> Array:
 
 
 def batch_size(X: Any, A: Any) -> int:
-    """A power of two near n/32, in 2..64; up to n/16 where the other work of an iteration costs more than its samples."""
+    """A power of two near n/32, in 2..64; up to n/16 where an iteration's other work outweighs its samples."""
     n = X.shape[0]
     row = X.nnz / n if hasattr(X, "nnz") else X.shape[1]
     balanced = (A.shape[1] + A.nnz) / (4 * max(row, 1))
