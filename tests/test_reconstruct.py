@@ -232,6 +232,31 @@ def test_weights_that_are_no_prox_are_warned_of(tmp_path):
         find_prior(str(tmp_path / "w.safetensors"))
 
 
+def test_noisy_data_start_from_a_smooth_image():
+    """From the sharp one, 25 dB of noise look like an image to the denoiser, and 30 iterations are few."""
+    from smadmm.imaging.scans import first_image
+
+    image = abdomen_image(128).numpy()
+    truth, found = torch.from_numpy(image), {}
+    for decibel in (20.0, 60.0):
+        scan = simulated("phantom", Slices(1, image.shape, True, lambda i: image), 90, decibel, 0)
+        sinogram = scan.read(0).sinogram
+        found[decibel] = snr(truth, first_image(scan.radon, sinogram, 5 / 255)), snr(truth, fbp(scan.radon, sinogram))
+    assert found[20.0][0] > found[20.0][1] + 5
+    assert found[60.0][0] == found[60.0][1]
+
+
+def test_the_noise_of_a_back_projection_is_known():
+    from smadmm.imaging.scans import _hann_up_to, _noise_gain
+
+    for detectors, spacing in ((150, 1.0), (250, 0.6), (100, 1.5)):
+        radon = Radon(96, np.arange(80) * np.pi / 80, detectors, spacing=spacing)
+        noise = torch.randn(80, detectors, generator=torch.Generator().manual_seed(1))
+        for share in (1.0, 0.25):
+            window = _hann_up_to(share)
+            assert _noise_gain(radon, window) == pytest.approx(float(fbp(radon, noise, window).std()), rel=0.15)
+
+
 def test_seconds_limit_a_run(slice_file, tmp_path):
     code, said, _ = call(slice_file, "--simulate", 10, "--out", tmp_path / "out", "--seconds", 0.3, "--quiet")
     told = run_json(tmp_path / "out")

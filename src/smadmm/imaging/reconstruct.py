@@ -1,8 +1,9 @@
 """From a scan to a folder: image, figure, curves, run.json and a report, slice by slice.
 
 Every slice is solved by the default of smadmm.pnp.tomography (preconditioned steps, rho from the noise of the sinogram
-and of the denoiser) from its filtered back-projection. What is finished lies in OUT/unfinished until the last slice is
-done, as does the checkpoint of the slice at work: a run that was stopped anywhere goes on from there.
+and of the denoiser) from a filtered back-projection, as sharp as the noise allows. What is finished lies in
+OUT/unfinished until the last slice is done, as does the checkpoint of the slice at work: a run that was stopped
+anywhere goes on from there.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from smadmm.history import History
 from smadmm.imaging.outputs import Interrupted
 from smadmm.imaging.priors import Prior, find_prior
 from smadmm.imaging.results import Finished, write_results
-from smadmm.imaging.scans import Measurement, Scan, fbp, residual
+from smadmm.imaging.scans import Measurement, Scan, fbp, first_image, residual
 from smadmm.losses import Tomography
 from smadmm.metrics import snr, ssim
 from smadmm.pnp import METHODS, Method, posterior_weight, tomography
@@ -177,7 +178,7 @@ def solve(
     loss = Tomography(radon, sinogram, weights, sampling=stride, device=device)
     rho = settings.strength * posterior_weight(loss, noise, prior.sigma)
     solver = tomography(loss, prior.prox(rho), rho, settings.chosen, settings.batch, settings.seed)
-    start = fbp(radon, sinogram)
+    start, first = fbp(radon, sinogram), first_image(radon, sinogram, prior.sigma)
     name, metric = _metric(scan, measurement, device)
     shown: dict[str, str] = {}
 
@@ -194,7 +195,7 @@ def solve(
     resuming = checkpoint is not None and checkpoint.exists()
     result = run(
         solver,
-        start.to(device),
+        first.to(device),
         settings.stop,
         every=EVERY,
         metrics={name: measure},

@@ -37,6 +37,7 @@ TOP = 0.999  # the quantile that becomes 1
 WATER = 0.02  # attenuation of water a mm, at about 70 keV
 WIDTH = 360.0  # mm, of a slice that does not say
 OPAQUE = 20.0  # no detector sees photons behind such an attenuation
+MOST_NOISE = 2.5  # of the first image, in units of what the denoiser is made for
 QUIETEST = 1e-3  # noise is never taken for less than this share of the sinogram (60 dB)
 
 
@@ -210,6 +211,32 @@ def fbp(radon: Radon, sinogram: Any, window: Window = ramp) -> Tensor:
         rows = filtered(_rows(sinogram, numbers), radon.spacing, window) * weights[numbers, None]
         total += radon.adjoint_views(rows, numbers)
     return total * radon.spacing
+
+
+def first_image(radon: Radon, sinogram: Any, sigma: float) -> Tensor:
+    """The sharpest filtered back-projection with noise of at most 2.5 sigma: a denoiser for sigma takes more for image.
+
+    The windows are the ramp, then Hann's up to 1, 1/sqrt 2, 1/2, ... of the largest frequency.
+    """
+    noise = noise_level(sinogram)
+    for window in (ramp, *(_hann_up_to(2 ** (-n / 2)) for n in range(9))):
+        if noise * _noise_gain(radon, window) <= MOST_NOISE * sigma:
+            break
+    return fbp(radon, sinogram, window)
+
+
+def _hann_up_to(share: float) -> Window:
+    return lambda f: hann((f / share).clamp(max=1))
+
+
+def _noise_gain(radon: Radon, window: Window) -> float:
+    """The noise of a filtered back-projection for white noise of level 1, measured with some of the views."""
+    weights = torch.from_numpy(angular_weights(radon.angles)).float()
+    numbers = np.unique(np.linspace(0, radon.views - 1, min(radon.views, 32)).astype(np.int64))
+    noise = torch.randn(len(numbers), radon.detectors, generator=torch.Generator().manual_seed(0))
+    some = weights[numbers]
+    image = radon.adjoint_views(filtered(noise, radon.spacing, window) * some[:, None], numbers) * radon.spacing
+    return float(image.std() * (weights.square().sum() / some.square().sum()).sqrt())
 
 
 def residual(radon: Radon, sinogram: Any, x: Tensor) -> float:
