@@ -64,8 +64,9 @@ def test_a_device_that_is_not_there_is_one_sentence(arguments, reason, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_ctrl_c_ends_all_processes_and_says_how_to_go_on(tmp_path):
-    """As a terminal does it: the signal reaches the command and the processes it has started."""
+@pytest.mark.parametrize(("send", "number"), [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)])
+def test_ctrl_c_ends_all_processes_and_says_how_to_go_on(send, number, tmp_path):
+    """A terminal sends the signal to the command and the processes it has started, `kill` to the command alone."""
     out = tmp_path / "out"
     command = [sys.executable, "-m", "smadmm", "reproduce", "complexity", "--out", str(out)]
     going = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -73,7 +74,7 @@ def test_ctrl_c_ends_all_processes_and_says_how_to_go_on(tmp_path):
         assert going.poll() is None
         time.sleep(0.2)
     time.sleep(3)
-    os.killpg(going.pid, signal.SIGINT)
+    send(going.pid, number)
     _, said = going.communicate(timeout=60)
     assert going.returncode == 130
     assert said.strip().endswith(f"what is finished is kept in {out}: the same command goes on from there")

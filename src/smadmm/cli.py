@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -160,12 +161,15 @@ def everything(
 
 @contextmanager
 def _resumable(out: str) -> Iterator[None]:
-    """Ctrl-C says how to go on."""
+    """Ctrl-C and SIGTERM end the processes of the jobs and say how to go on."""
+    usual = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
         typer.echo(f"stopped; what is finished is kept in {out}: the same command goes on from there", err=True)
         raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, usual)
 
 
 def _tell_verdicts(out: str) -> None:
