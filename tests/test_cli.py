@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -70,16 +71,21 @@ def test_ctrl_c_ends_all_processes_and_says_how_to_go_on(send, number, tmp_path)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "smadmm", "reproduce", "complexity", "--out", str(out)]
     going = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    while not (out / "parts").is_dir():
-        assert going.poll() is None
-        time.sleep(0.2)
-    time.sleep(3)
-    send(going.pid, number)
-    _, said = going.communicate(timeout=60)
-    assert going.returncode == 130
-    assert said.strip().endswith(f"what is finished is kept in {out}: the same command goes on from there")
-    assert "Traceback" not in said
-    assert _ends(going.pid)
+    try:
+        for _ in range(300):
+            if going.poll() is not None or (out / "parts").is_dir():
+                break
+            time.sleep(0.2)
+        time.sleep(3)
+        send(going.pid, number)
+        _, said = going.communicate(timeout=60)
+        assert going.returncode == 130
+        assert said.strip().endswith(f"what is finished is kept in {out}: the same command goes on from there")
+        assert "Traceback" not in said
+        assert _ends(going.pid)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(going.pid, signal.SIGKILL)
 
 
 def _ends(group, seconds=10):

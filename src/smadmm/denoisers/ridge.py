@@ -299,8 +299,9 @@ class Ridge(nn.Module):
 
 def _with_rising_ends(slopes: Tensor) -> Tensor:
     """Slopes with the last ones raised where the profile's derivative would end below 0 (1e-4: for rounding)."""
-    lift = (1e-4 - slopes.sum(1, keepdim=True)).clamp(min=0) / TAIL
-    return torch.cat([slopes[:, :-TAIL], slopes[:, -TAIL:] + lift], 1)
+    tail = min(TAIL, slopes.shape[1])
+    lift = (1e-4 - slopes.sum(1, keepdim=True)).clamp(min=0) / tail
+    return torch.cat([slopes[:, :-tail], slopes[:, -tail:] + lift], 1)
 
 
 class RidgeParameters(nn.Module):

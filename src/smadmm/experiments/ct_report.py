@@ -81,11 +81,17 @@ def mean(rows: Iterable[Row], name: str) -> float | None:
 
 
 def paired(rows: Sequence[Row], first: str, second: str, name: str = "snr") -> Gap:
-    """Mean of first - second over common scans, half of its 95 % interval, and their number."""
+    """Mean of first - second over slices, half of its 95 % interval, and the number of slices.
+
+    The seeds of one slice give nearly the same difference: they are averaged first.
+    """
     other = {_pair(r): r for r in rows if r["method"] == second}
     pairs = [(r, other[_pair(r)]) for r in rows if r["method"] == first and _pair(r) in other]
-    gaps = [a[name] - b[name] for a, b in pairs if a.get(name) is not None and b.get(name) is not None]
-    return with_interval(gaps)
+    gaps: dict[int, list[float]] = {}
+    for a, b in pairs:
+        if a.get(name) is not None and b.get(name) is not None:
+            gaps.setdefault(a["slice"], []).append(a[name] - b[name])
+    return with_interval([fmean(values) for values in gaps.values()])
 
 
 def _best(means: Mapping[Any, float | None]) -> Any:

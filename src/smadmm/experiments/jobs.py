@@ -14,9 +14,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,7 +39,8 @@ def run_all(
     results = {job.name: result for job in jobs if (result := _finished(job, parts)) is not None}
     left = [job for job in jobs if job.name not in results]
     new = _in_processes(left, work, data, parts, processes) if processes else _here(left, work, data, parts)
-    with tqdm(total=len(jobs), initial=len(results), unit="job", disable=None if progress else True) as bar:
+    hidden = None if progress else True
+    with closing(new), tqdm(total=len(jobs), initial=len(results), unit="job", disable=hidden) as bar:
         for job, result in new:
             results[job.name] = result
             bar.set_description(job.name)
@@ -82,17 +83,18 @@ def _cleaned(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _here(jobs: Sequence[J], work: Work[J], data: str | None, parts: Path) -> Iterator[tuple[J, Any]]:
+def _here(jobs: Sequence[J], work: Work[J], data: str | None, parts: Path) -> Generator[tuple[J, Any]]:
     for job in jobs:
         yield job, _do(job, work, data, parts)
 
 
 def _in_processes(
     jobs: Sequence[J], work: Work[J], data: str | None, parts: Path, processes: int
-) -> Iterator[tuple[J, Any]]:
+) -> Generator[tuple[J, Any]]:
     if not jobs:
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the processes inherit it
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         with _deaf_to_ctrl_c():
             futures = {pool.submit(_do, job, work, data, parts): job for job in jobs}
@@ -101,7 +103,7 @@ def _in_processes(
                 yield futures[future], future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for child in multiprocessing.active_children():  # results are written whole or not at all
+            for child in set(multiprocessing.active_children()) - others:  # results are written whole or not at all
                 child.kill()
             raise
 

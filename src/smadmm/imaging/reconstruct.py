@@ -174,11 +174,11 @@ def solve(
     """Reconstruct one slice; with a checkpoint that exists, go on from it."""
     radon, device = scan.radon, settings.device
     sinogram, truth = measurement.sinogram, measurement.truth
-    noise, weights = scan.statistics(sinogram)
+    noise, weights, mean_noise = scan.statistics(sinogram)
     loss = Tomography(radon, sinogram, weights, sampling=stride, device=device)
     rho = settings.strength * posterior_weight(loss, noise, prior.sigma)
     solver = tomography(loss, prior.prox(rho), rho, settings.chosen, settings.batch, settings.seed)
-    start, first = fbp(radon, sinogram), first_image(radon, sinogram, prior.sigma)
+    start, first = fbp(radon, sinogram), first_image(radon, sinogram, mean_noise, prior.sigma)
     name, metric = _metric(scan, measurement, device)
     shown: dict[str, str] = {}
 

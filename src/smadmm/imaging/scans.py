@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ TOP = 0.999  # the quantile that becomes 1
 WATER = 0.02  # attenuation of water a mm, at about 70 keV
 WIDTH = 360.0  # mm, of a slice that does not say
 OPAQUE = 20.0  # no detector sees photons behind such an attenuation
+MOST_PHOTONS = 1e15
 MOST_NOISE = 2.5  # of the first image, in units of what the denoiser is made for
 QUIETEST = 1e-3  # noise is never taken for less than this share of the sinogram (60 dB)
 
@@ -85,12 +86,23 @@ class Scan:
         """The range of the image in the unit `scale`: [0, 1] as simulated, no attenuation below 0 as measured."""
         return (0.0, 1.0) if self.simulated else (0.0, math.inf)
 
-    def statistics(self, sinogram: Any) -> tuple[float, Transmission | None]:
-        """The noise of a ray of weight 1, estimated or by the number of photons, and the weights."""
+    def statistics(self, sinogram: Any) -> Statistics:
+        """Estimated, or by the number of photons."""
         if self.photons is None:
-            return noise_level(sinogram), None
-        counted, least = 1 / (self.attenuation**2 * self.photons), _least_noise(_some_views(sinogram)) ** 2
-        return math.sqrt(counted + least), Transmission(self.attenuation, least / counted)
+            noise = noise_level(sinogram)
+            return Statistics(noise, None, noise)
+        some = _some_views(sinogram)
+        counted, least = 1 / (self.attenuation**2 * self.photons), _least_noise(some) ** 2
+        noise, weights = math.sqrt(counted + least), Transmission(self.attenuation, least / counted)
+        return Statistics(noise, weights, noise * math.sqrt(float((1 / weights(some)).mean())))
+
+
+class Statistics(NamedTuple):
+    """The noise of a ray of weight 1, the weights, and the root mean square noise of all rays."""
+
+    noise: float
+    weights: Transmission | None
+    mean_noise: float
 
 
 def simulated(
@@ -100,8 +112,11 @@ def simulated(
     that are constant are refused."""
     if views < 1:
         raise ValueError(f"--simulate needs at least one view, got {views}")
-    if photons is None and not (snr is not None and snr >= 0):
+    if (snr is None) == (photons is None):
+        raise ValueError(f"give the noise as snr or as photons, one of them; got {snr} and {photons}")
+    if snr is not None and not snr >= 0:
         raise ValueError(f"--snr must not be negative, got {snr:g}; it is 20 log10(|signal| / |noise|) in dB")
+    _refuse_photons(photons)
     for number in range(slices.count):
         image = slices.read(number)
         if image.shape != slices.shape:
@@ -149,6 +164,7 @@ def measured(
 ) -> Scan:
     """A sinogram from a file, or `views` of its views, evenly chosen; size: by default what the detector spans."""
     sinogram.refuse_bad_values()
+    _refuse_photons(photons)
     total, detectors = sinogram.shape
     if views is not None and not 1 <= views <= total:
         raise ValueError(f"--views must be between 1 and the {total} views there are, got {views}")
@@ -170,6 +186,11 @@ def measured(
         return Measurement(rows, None if truths is None else torch.from_numpy(truths[number] / np.float32(scale)))
 
     return Scan(name, len(sinogram), radon, read, scale, None, photons, scale, notes=sinogram.notes)
+
+
+def _refuse_photons(photons: float | None) -> None:
+    if photons is not None and not 1 <= photons <= MOST_PHOTONS:
+        raise ValueError(f"--photons is a number of 1 to {MOST_PHOTONS:g} for a ray without object, got {photons:g}")
 
 
 def _refuse_opaque(name: str, sinogram: Views) -> None:
@@ -213,12 +234,11 @@ def fbp(radon: Radon, sinogram: Any, window: Window = ramp) -> Tensor:
     return total * radon.spacing
 
 
-def first_image(radon: Radon, sinogram: Any, sigma: float) -> Tensor:
+def first_image(radon: Radon, sinogram: Any, noise: float, sigma: float) -> Tensor:
     """The sharpest filtered back-projection with noise of at most 2.5 sigma: a denoiser for sigma takes more for image.
 
     The windows are the ramp, then Hann's up to 1, 1/sqrt 2, 1/2, ... of the largest frequency.
     """
-    noise = noise_level(sinogram)
     for window in (ramp, *(_hann_up_to(2 ** (-n / 2)) for n in range(9))):
         if noise * _noise_gain(radon, window) <= MOST_NOISE * sigma:
             break
@@ -236,7 +256,7 @@ def _noise_gain(radon: Radon, window: Window) -> float:
     noise = torch.randn(len(numbers), radon.detectors, generator=torch.Generator().manual_seed(0))
     some = weights[numbers]
     image = radon.adjoint_views(filtered(noise, radon.spacing, window) * some[:, None], numbers) * radon.spacing
-    return float(image.std() * (weights.square().sum() / some.square().sum()).sqrt())
+    return float(image.std(correction=0) * (weights.square().sum() / some.square().sum()).sqrt())
 
 
 def residual(radon: Radon, sinogram: Any, x: Tensor) -> float:

@@ -38,8 +38,6 @@ class Source:
         path = Path(self.path)
         if self.threads < 1:
             raise ValueError(f"--threads must be at least 1, got {self.threads}")
-        if self.photons is not None and not 1 <= self.photons < math.inf:
-            raise ValueError(f"--photons is a number of at least 1 for each ray without object, got {self.photons:g}")
         if self.simulate is not None:
             for name in ("angles", "views", "size", "flat", "dark"):
                 if getattr(self, name) is not None:

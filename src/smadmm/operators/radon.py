@@ -215,7 +215,7 @@ class Radon(Operator):
         slices = math.prod(x.shape[:-2])
         one, two, b = (self._slices(values, slices) for values in (x, other, data))
         w = NO_WEIGHTS.repeat(slices, 0) if weights is None else self._slices(weights, slices)
-        out, residual = torch.empty(x.shape), np.empty(b.shape[1:], float32)
+        out, residual = torch.empty(x.shape, dtype=x.dtype), np.empty(b.shape[1:], float32)
         target, geometry = self._slices(out, slices), self._geometry(np.asarray(views))
         with self._scratch() as memory:
             for s in range(slices):

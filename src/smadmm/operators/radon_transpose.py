@@ -36,6 +36,8 @@ def _shuffled(builder: Any, lines: list[Any]) -> list[Any]:
 @intrinsic
 def transpose_tile(typing_context, source, r, c, target, i, j):
     """target[i : i + 8, j : j + 8] = source[r : r + 8, c : c + 8]' for matrices of float32 with contiguous rows."""
+    if source.dtype != types.float32 or target.dtype != types.float32:
+        return None
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector, integer = ir.VectorType(ir.FloatType(), TILE), ir.IntType(64)
