@@ -121,7 +121,7 @@ def _add_ct(name: str, about: str) -> None:
 for _name, _about in {
     "complexity": "Table 1: how the stationarity measure falls with the number of sample gradients.",
     "classification": "Table 2 and Figure 1: classification, every published method tuned with the same effort.",
-    "denoisers": "Noise removed and Lipschitz constants of the shipped denoisers, TV, BM3D; one at a time, to time them.",
+    "denoisers": "Noise removed and Lipschitz constants of shipped denoisers, TV, BM3D; one at a time, to time them.",
     "phase": "Table 6: phase retrieval from coded diffraction patterns, and the case of many masks.",
 }.items():
     _add_experiment(_name, _about)
