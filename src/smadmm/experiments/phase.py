@@ -53,7 +53,7 @@ class Plan:
     images: tuple[int, ...] = (0, 1, 2)
     more_images: tuple[int, ...] = (3, 4, 5)  # at the smallest batch
     seeds: int = 5  # of SMADMM and SADMM at the smallest batch; after the first each sees one image, in turn
-    seeds_of_all: int = 3  # of all methods and batches, likewise
+    seeds_of_all: int = 2  # of all methods and batches, likewise
     batches: tuple[int, ...] = (1, 2, 3)
     iterations: int = 600
     many: tuple[int, ...] = (60, 300)
