@@ -336,4 +336,6 @@ def tuning_chapter(rows: Sequence[Row]) -> list[Part]:
         best = _best(means)
         lines.append([f"{decibel:g} dB", batch, NAMES[method], *best, means[best], len(points)])
     columns: list[str | Column] = ["input", "B", "method", "kappa", "eta", Column("SNR", ".2f"), "points tried"]
-    return [_setting(rows), Table("The best point of each grid", columns, lines)]
+    note = f"kappa from {min(r['kappa'] for r in rows):g} to {max(r['kappa'] for r in rows):g}, eta from "
+    note += f"{min(r['eta'] for r in rows):g} to {max(r['eta'] for r in rows):g}: a best point there is at an end."
+    return [_setting(rows), Table("The best point of each grid", columns, lines, note)]
