@@ -334,8 +334,19 @@ def tuning_chapter(rows: Sequence[Row]) -> list[Part]:
         points = dict.fromkeys((r["kappa"], r["eta"]) for r in some)
         means = {p: mean((r for r in some if (r["kappa"], r["eta"]) == p), "snr") for p in points}
         best = _best(means)
-        lines.append([f"{decibel:g} dB", batch, NAMES[method], *best, means[best], len(points)])
-    columns: list[str | Column] = ["input", "B", "method", "kappa", "eta", Column("SNR", ".2f"), "points tried"]
-    note = f"kappa from {min(r['kappa'] for r in rows):g} to {max(r['kappa'] for r in rows):g}, eta from "
-    note += f"{min(r['eta'] for r in rows):g} to {max(r['eta'] for r in rows):g}: a best point there is at an end."
-    return [_setting(rows), Table("The best point of each grid", columns, lines, note)]
+        ends = [values for values in zip(*points, strict=True) if len(set(values)) > 1]
+        at_end = any(value in (min(v), max(v)) for value, v in zip(best, ends, strict=False))
+        lines.append(
+            [f"{decibel:g} dB", batch, NAMES[method], *best, means[best], len(points), "yes" if at_end else ""]
+        )
+    columns: list[str | Column] = [
+        "input",
+        "B",
+        "method",
+        "kappa",
+        "eta",
+        Column("SNR", ".2f"),
+        "points tried",
+        "at an end",
+    ]
+    return [_setting(rows), Table("The best point of each grid", columns, lines)]
