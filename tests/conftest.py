@@ -1,5 +1,9 @@
+import signal
+
 import pytest
 import torch
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 
 
 @pytest.fixture

@@ -253,7 +253,7 @@ def _noise_gain(radon: Radon, window: Window) -> float:
     """The noise of a filtered back-projection for white noise of level 1, measured with some of the views."""
     weights = torch.from_numpy(angular_weights(radon.angles)).float()
     numbers = np.unique(np.linspace(0, radon.views - 1, min(radon.views, 32)).astype(np.int64))
-    noise = torch.randn(len(numbers), radon.detectors, generator=torch.Generator().manual_seed(0))
+    noise = torch.from_numpy(Rng(0, 0).standard_normal((len(numbers), radon.detectors), dtype=np.float32))
     some = weights[numbers]
     image = radon.adjoint_views(filtered(noise, radon.spacing, window) * some[:, None], numbers) * radon.spacing
     return float(image.std(correction=0) * (weights.square().sum() / some.square().sum()).sqrt())
