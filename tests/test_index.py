@@ -176,14 +176,13 @@ def test_the_committed_complexity_report_shows_the_committed_table():
     assert [f"{row[2]['ours']:.3f}" for row in table["rows"]] == [line.split(" | ")[2] for line in markdown]
 
 
-def test_new_complexity_rows_give_curves(tmp_path):
-    rows = [
-        row | {"level_at_10": row["level"], "level_at_100": row["level"] / 2} for row in stored("complexity")["rows"]
-    ]
+def test_complexity_rows_give_curves():
+    rows = stored("complexity")["rows"]
     parts = complexity_report.chapter(rows)
     curves = next(part for part in parts if isinstance(part, Curves))
     assert len(curves.series) == 7 and not any(isinstance(part, Picture) for part in parts)
-    assert curves.series[0].x == [10, 100] and curves.series[0].y == [rows[0]["level"], rows[0]["level"] / 2]
+    assert curves.series[0].x == [10_000, 31_623, 100_000, 316_228, 1_000_000]
+    assert curves.series[0].y[0] == rows[0]["level_at_10000"] and curves.series[0].y[-1] == rows[0]["level"]
 
 
 def test_complexity_verdicts_follow_the_slopes():
