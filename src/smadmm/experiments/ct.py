@@ -48,6 +48,7 @@ class Plan:
     size: int = 256
     slices: tuple[int, ...] = (0, 3, 6, 9, 12)
     training: tuple[int, ...] = (20, 100)  # slices
+    tuned: tuple[tuple[float, int], ...] = tuple(TUNED)  # input SNR and batch size
     seeds: int = 2  # of ct-180 at 50 dB; the others have one
     batches: tuple[int, ...] = BATCHES
     iterations: int = 60
@@ -55,7 +56,7 @@ class Plan:
 
 
 FULL = Plan()
-QUICK = Plan(slices=(0,), training=(20,), seeds=1, batches=(5, 20), iterations=15)
+QUICK = Plan(slices=(0,), training=(20,), tuned=((50.0, 5),), seeds=1, batches=(5, 20), iterations=15)
 
 
 def reproduce(
@@ -107,7 +108,7 @@ def _with_fingerprints(jobs: Sequence[Job], data: str | None) -> list[Job]:
 def _jobs(name: str, plan: Plan, seed: int) -> list[Job]:
     seeds = range(seed, seed + plan.seeds)
     if name == "ct-tuning":
-        return [job for decibel, batch in TUNED for job in _tuning(plan, decibel, batch, seed)]
+        return [job for decibel, batch in plan.tuned for job in _tuning(plan, decibel, batch, seed)]
     if name in ("ct-120", "ct-180"):
         views = int(name[3:])
         everything = (METHODS, plan.batches, plan.slices)
