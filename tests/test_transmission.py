@@ -149,6 +149,21 @@ def test_fields_of_a_volume_follow_its_axes(raw, order):
         np.testing.assert_allclose(slices[1], attenuation[::-1], atol=0.01)
 
 
+@pytest.mark.parametrize("slices_first", [False, True])
+def test_frames_of_a_volume_are_averaged_on_either_side(raw, slices_first):
+    folder, counts, attenuation = raw
+    np.savez(folder / "volume.npz", data=np.stack([counts] * 3), angles=np.arange(VIEWS) * 180 / VIEWS)
+    frames = np.repeat(np.load(folder / "flat.npy")[:, None], 3, axis=1)  # frames x slices x detectors
+    np.save(folder / "flats.npy", frames.swapaxes(0, 1) if slices_first else frames)
+    np.save(folder / "darks.npy", np.stack([np.load(folder / "dark.npy")] * 3))
+    volume = read_sinogram(folder / "volume.npz")
+    sinogram = from_counts(volume, str(folder / "flats.npy"), str(folder / "darks.npy"))
+    np.testing.assert_allclose(sinogram.slice(1)[:], attenuation, atol=0.01)
+    np.save(folder / "flats.npy", np.concatenate([frames, frames[:1]]))
+    with pytest.raises(ValueError, match="as many frames as the volume has slices.*give the mean"):
+        from_counts(volume, str(folder / "flats.npy"))
+
+
 def test_rays_without_a_count_are_half_a_count(raw):
     folder, counts, _ = raw
     counts[3, 4:7] = 0, 50, 99  # below the dark field

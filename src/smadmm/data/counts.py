@@ -63,8 +63,14 @@ def _field(option: str, file: str, names: tuple[str, ...], counts: Sinogram) -> 
         raise ValueError(f"{option}: there is no file {file!r}")
     field = np.asarray(arrays_of(path, names), dtype=np.float64)
     view = tuple(n for i, n in enumerate(counts.stored.shape) if i != axis)
-    if field.shape[1:] == view:
-        field = field.mean(0)
+    frames = [place for place in sorted({0, axis}) if np.delete(field.shape, place).tolist() == list(view)]
+    if len(frames) > 1:
+        raise ValueError(
+            f"{option} {file} has as many frames as the volume has slices, so that their axes cannot be told apart; "
+            "give the mean of the frames"
+        )
+    if frames:
+        field = field.mean(frames[0])
     if field.shape != view and field.size != 1:
         needed, got = (" x ".join(map(str, shape)) for shape in (view, field.shape))
         raise ValueError(f"{option} {file} is {got}, but a view is {needed}; give one view or frames of it")

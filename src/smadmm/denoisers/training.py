@@ -116,6 +116,8 @@ def train(
     and .png (learning curves).
     """
     _join_processes()
+    if device == "cuda" and rank_and_world()[1] > 1:
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
     checkpoint = out.with_suffix(".checkpoint")
     _refuse_to_overwrite(out, checkpoint, resume)
     images, held_out = _read(data, chosen, on_error, sharp)
