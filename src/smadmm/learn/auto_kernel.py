@@ -107,7 +107,7 @@ def _sample(samples, mode, keep, old, state, batch, work):
     base = u[-1] if intercept else 0.0
     base_old = old[-1] if intercept else 0.0
     for s in range(b):
-        i = batch[s]
+        i = np.uint64(batch[s])  # unsigned: no test for negative indices
         margins[s] = target[i] * (row_dot(X, i, u) + base)
         if keep > 0.0:
             margins[b + s] = target[i] * (row_dot(X, i, old) + base_old)
@@ -115,7 +115,7 @@ def _sample(samples, mode, keep, old, state, batch, work):
     slopes(loss, margins if keep > 0.0 else margins[:b])
     share, total, total_t, total_loss = 1.0 / b, 0.0, 0.0, 0.0
     for s in range(b):
-        i = batch[s]
+        i = np.uint64(batch[s])
         total_loss += weight[i] * work.losses[s]
         h = weight[i] * target[i] * (margins[s] - keep * margins[b + s] if keep > 0.0 else margins[s])
         total += h

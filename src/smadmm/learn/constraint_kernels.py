@@ -55,7 +55,7 @@ def dual_step(A, R, lam1, before, rho, x, p, lambar, e, r):
     R = None: ones; lambar = None: no average.
     """
     both = before + rho
-    for i in range(A.first):
+    for i in range(np.uint64(A.first)):  # unsigned: no test for negative indices
         Ax = entry(R, i) * row_dot(A.G, i, x)
         lamh = max(-lam1, min(lam1, p[i] - both * Ax))
         p[i] = lamh + rho * Ax
@@ -63,7 +63,7 @@ def dual_step(A, R, lam1, before, rho, x, p, lambar, e, r):
             lambar[i] += e * (lamh - lambar[i])
         row_add(A.G, i, -lamh, r)
     for j in range(p.size - A.first):
-        i = np.uint64(A.first + j)  # unsigned: no test for negative indices
+        i = np.uint64(A.first + j)
         Ax = entry(R, i) * x[j]
         lamh = max(-lam1, min(lam1, p[i] - both * Ax))
         p[i] = lamh + rho * Ax
@@ -89,30 +89,28 @@ def lam_of_step(A, R, rho, x, p, lam):
         lam[i] = p[i] - entry(R, i) * rho * lam[i]
 
 
+def half(M: Any) -> Any:
+    """L with M = L + L' for a symmetric M: its lower triangle, half of its diagonal, zeros up to a multiple of 4."""
+    d = len(M)
+    L = np.zeros((-(-d // 4) * 4,) * 2)
+    L[:d, :d] = np.tril(M) - np.diag(np.diag(M)) / 2
+    return L
+
+
 @compiled_sums
-def symmetric_product(M, r, out):
-    """out = M r, M symmetric, from the lower triangle, four rows at a time: half of M is read, and r less often."""
-    d = r.size
-    whole = d - d % 4
+def symmetric_product(L, r, out):
+    """out = (L + L') r, four rows at a time: half of a symmetric matrix is read, and r less often."""
     out[:] = 0.0
-    for j in range(0, whole, 4):
+    for j in range(0, r.size, 4):
         r0, r1, r2, r3 = r[j], r[j + 1], r[j + 2], r[j + 3]
         s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
-        for k in range(j):  # left of the diagonal block, and mirrored above it
-            s0 += M[j, k] * r[k]
-            s1 += M[j + 1, k] * r[k]
-            s2 += M[j + 2, k] * r[k]
-            s3 += M[j + 3, k] * r[k]
-            out[k] += r0 * M[j, k] + r1 * M[j + 1, k] + r2 * M[j + 2, k] + r3 * M[j + 3, k]
-        for k in range(j, j + 4):
-            s0 += M[j, k] * r[k]
-            s1 += M[j + 1, k] * r[k]
-            s2 += M[j + 2, k] * r[k]
-            s3 += M[j + 3, k] * r[k]
-        out[j], out[j + 1], out[j + 2], out[j + 3] = s0, s1, s2, s3
-    for i in range(whole, d):
-        s, r0 = M[i, i] * r[i], r[i]
-        for k in range(i):
-            s += M[i, k] * r[k]
-            out[k] += M[i, k] * r0
-        out[i] = s
+        for k in range(j + 4):
+            s0 += L[j, k] * r[k]
+            s1 += L[j + 1, k] * r[k]
+            s2 += L[j + 2, k] * r[k]
+            s3 += L[j + 3, k] * r[k]
+            out[k] += r0 * L[j, k] + r1 * L[j + 1, k] + r2 * L[j + 2, k] + r3 * L[j + 3, k]
+        out[j] += s0
+        out[j + 1] += s1
+        out[j + 2] += s2
+        out[j + 3] += s3

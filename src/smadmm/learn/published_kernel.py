@@ -15,7 +15,7 @@ METHODS = {"sadmm": SADMM, "smadmm": STORM, "spider": SPIDER, "svrg": SVRG, "asv
 
 
 class PublishedState(NamedTuple):
-    """State of `published`; counts = [iterations, SFO]. v estimates the gradient at `at` (= x but for ASVRG)."""
+    """State of `published`; counts = [iterations, SFO]. v estimates the gradient at `at` (x itself but for ASVRG)."""
 
     x: np.ndarray
     at: np.ndarray
@@ -28,12 +28,12 @@ class PublishedState(NamedTuple):
     counts: np.ndarray
 
 
-def new_published_state(x0, rows, samples):
-    """State at x0 (copied) for `rows` rows of A; samples = N for SAGA, else 1."""
+def new_published_state(x0, method, rows, samples):
+    """State at x0 for `rows` rows of A; samples = N for SAGA, else 1."""
     d = x0.size
     return PublishedState(
-        x0.copy(),
-        x0.copy(),
+        x0,
+        x0.copy() if method == ASVRG else x0,
         np.zeros(d),
         np.zeros(rows),
         np.zeros(rows),
@@ -74,7 +74,7 @@ def published_start(samples, method, state, first):
 
 @compiled
 def _published_estimate(samples, method, keep, old, state, batch, margins):
-    """v at `at` on one batch. STORM, SPIDER: g + keep (v - g(old)); SVRG, ASVRG: g - g(snap) + mean; SAGA: table."""
+    """v += g - keep g(old) at `at` on one batch; SVRG, ASVRG: g - g(snap); SAGA: g - table."""
     X, target, weight, loss, intercept = samples
     at, v, table = state.at, state.v, state.table
     b, n = batch.size, target.size
@@ -85,18 +85,16 @@ def _published_estimate(samples, method, keep, old, state, batch, margins):
     base = at[-1] if intercept else 0.0
     base_other = other[-1] if intercept else 0.0
     for s in range(b):
-        i = batch[s]
+        i = np.uint64(batch[s])  # unsigned: no test for negative indices
         if two:
             m, m_other = row_dots(X, i, at, other)
             margins[s], margins[b + s] = target[i] * (m + base), target[i] * (m_other + base_other)
         else:
             margins[s] = target[i] * (row_dot(X, i, at) + base)
     slopes(loss, margins if two else margins[:b])
-    for j in range(v.size):
-        v[j] = state.mean[j] if anchored or method == SAGA else keep * v[j]
     share, total = 1.0 / b, 0.0
     for s in range(b):
-        i = batch[s]
+        i = np.uint64(batch[s])
         c = weight[i] * target[i] * (margins[s] - factor * margins[b + s] if two else margins[s])
         if method == SAGA:
             fresh = c
@@ -112,56 +110,66 @@ def _published_estimate(samples, method, keep, old, state, batch, margins):
 
 
 @compiled
-def published(samples, A, lam1, inverse, method, period, theta, rho, eta, a, state, order, starts, b, limit):
+def _power(schedule, k):
+    """`smadmm.schedules.Power` as (c, p, lo, hi)."""
+    c, p, lo, hi = schedule
+    return min(max(c * k**p, lo), hi)
+
+
+@compiled
+def published(samples, A, lam1, inverse, method, period, theta, powers, state, order, starts, b, limit):
     """Advance `state` until `limit` SFO are spent or the batches order[starts[t] : starts[t] + b] are used; how many were.
 
-    Iteration t of this call, k = counts[0] + 1, uses rho[t], eta[t] and a[t]:
+    Iteration k has its rho, eta and a from the three `powers`:
         y = prox_{h/rho}(A x - lam/rho);  x -= P (v + A'(rho (A x - y) - lam)) / eta;  lam -= rho (A x - y)
-    P = `inverse` = (Q + (rho/eta) A'A)^-1, rho/eta constant (exact x-step), or the identity if its shape is (0, 0)
-    (linearised x-step, where Q = I - (rho/eta) A'A). Then v at the new point on batch t:
+    P = (Q + (rho/eta) A'A)^-1, of which `inverse` is the half, rho/eta constant (exact x-step), or the identity if its
+    shape is (0, 0) (linearised x-step, where Q = I - (rho/eta) A'A). Then v at the new point on the next batch:
         SADMM g;  STORM g + (1-a)(v - g(old)), the second gradient skipped where a >= 1;  SPIDER the same with a = 0;
         SVRG g - g(snap) + gradient(snap);  ASVRG the same at theta x + (1-theta) snap;  SAGA g - table + mean(table).
     SPIDER, SVRG, ASVRG: when k % period == 0, v = full gradient (N SFO, no batch) and snap = the new point.
     """
     x, at, v, y, lam, snap = state[:6]
     counts, n = state.counts, samples.target.size
-    d, count = x.size, starts.size
+    d, used, last = x.size, 0, False
     exact = inverse.shape[0] > 0
     restarts = method == SPIDER or method == SVRG or method == ASVRG
-    old = at.copy()
-    r = np.zeros(d)
-    move = np.zeros(d) if exact else r
+    from_mean = method == SVRG or method == ASVRG or method == SAGA
+    old = np.zeros(d)
+    r, move = np.zeros(max(d, inverse.shape[0])), np.zeros(inverse.shape[0])
     p = lam.copy()
     margins = np.zeros(2 * b)
     before = 0.0
-    for t in range(count):
-        step = 1.0 / eta[t]
+    while not last:
         counts[0] += 1
+        k = float(counts[0])
+        rho, step, a = _power(powers[0], k), 1.0 / _power(powers[1], k), _power(powers[2], k)
         full = restarts and counts[0] % period == 0
-        keep = 1.0 - min(1.0, a[t]) if method == STORM else (1.0 if method == SPIDER else 0.0)
+        keep = 1.0 - min(1.0, a) if method == STORM else (1.0 if method == SPIDER else 0.0)
         two = method == SVRG or method == ASVRG or keep > 0.0
         counts[1] += n if full else (2 * b if two else b)
-        last = counts[1] >= limit or t == count - 1
+        used += not full
+        last = counts[1] >= limit or used == starts.size
         if last:
-            y_of_step(A, None, lam1, before, rho[t], x, p, y)
-        r[:] = v
-        dual_step(A, None, lam1, before, rho[t], x, p, None, 0.0, r)
-        before = rho[t]
+            y_of_step(A, None, lam1, before, rho, x, p, y)
+        dual_step(A, None, lam1, before, rho, x, p, None, 0.0, r)
+        before = rho
         if exact:
+            r[:d] += v
             symmetric_product(inverse, r, move)
         for j in range(d):
-            x[j] -= step * move[j]
-        for j in range(d):
-            old[j] = at[j]
-            at[j] = theta * x[j] + (1.0 - theta) * snap[j] if method == ASVRG else x[j]
+            old[j] = x[j]
+            x[j] -= step * (move[j] if exact else r[j] + v[j])
+            v[j] = state.mean[j] if from_mean else keep * v[j]
+            r[j] = 0.0
+        if method == ASVRG:
+            for j in range(d):
+                at[j] = theta * x[j] + (1.0 - theta) * snap[j]
         if full:
             mean_gradient(samples, at, v)
             snap[:] = at
             state.mean[:] = v
         else:
-            batch = order[starts[t] : starts[t] + b]
-            _published_estimate(samples, method, keep, old, state, batch, margins)
-        if last:
-            lam_of_step(A, None, before, x, p, lam)
-            return t + 1
-    return 0
+            start = starts[used - 1]
+            _published_estimate(samples, method, keep, old, state, order[start : start + b], margins)
+    lam_of_step(A, None, before, x, p, lam)
+    return used

@@ -17,7 +17,7 @@ from smadmm.estimators import ASVRG, SAGA, SGD, SVRG, Estimator, Spider, Storm
 from smadmm.learn.loops import Array, Task
 from smadmm.operators.linear import Matrix
 from smadmm.sampling import pass_batches, run_starts
-from smadmm.schedules import Power, Schedule
+from smadmm.schedules import Power
 from smadmm.solver import ADMM
 from smadmm.xsteps import Exact, linearised
 
@@ -30,9 +30,9 @@ class Published:
 
     method: str  # sadmm, svrg, saga, spider, asvrg, smadmm
     batch: int
-    eta: Schedule
-    rho: Schedule
-    a: Schedule = Power(1.0)  # noqa: RUF009
+    eta: Power
+    rho: Power
+    a: Power = Power(1.0)  # noqa: RUF009
     period: int = 1
     theta: float = 0.9
     first: int = 1
@@ -101,60 +101,50 @@ class GenericPublished:
         return self.state.est.at.numpy(), self.state.y.numpy(), self.state.lam.numpy()
 
 
-def _values(schedule: Schedule, ks: NDArray[np.int64]) -> Array:
-    """A schedule at many k at once."""
-    if isinstance(schedule, Power):
-        powers = schedule.c * ks.astype(np.float64) ** schedule.p
-        return np.minimum(np.maximum(powers, schedule.lo), schedule.hi)
-    return np.array([float(schedule(int(k))) for k in ks])
-
-
 class CompiledPublished:
     """A published method in numba."""
 
-    CHUNK = 4096  # iterations a call, at most
+    CHUNK = 4096  # batches a call, at most
+    AHEAD = 8  # passes whose runs are drawn together
 
     def __init__(self, task: Task, method: Published, seed: int = 0):
         from smadmm.learn import constraint_kernels, kernels, published_kernel
 
         self.task, self.method, self.seed = task, method, seed
-        self.code = published_kernel.METHODS[method.method]
+        self.iterate, self.code = published_kernel.published, published_kernel.METHODS[method.method]
         self.samples = kernels.samples(task.X, task.target, task.weight, task.loss, task.intercept)
         self.A = constraint_kernels.constraint(task.A)
-        self.state = published_kernel.new_published_state(np.zeros(task.size), task.A.shape[0], task.n)
+        self.state = published_kernel.new_published_state(np.zeros(task.size), self.code, task.A.shape[0], task.n)
         size = {"sadmm": method.batch, "smadmm": method.first}.get(method.method, 0)
         first = task.batches(seed, size, 0, 1)[0] if size else np.empty(0, dtype=np.int64)
         published_kernel.published_start(self.samples, self.code, self.state, first)
         self.drawn = size
         self.order = np.arange(task.n + method.batch) % task.n
+        self.starts = np.empty(0, dtype=np.int64)  # drawn, but not used yet
+        self.powers = tuple((s.c, s.p, s.lo, s.hi) for s in (method.rho, method.eta, method.a))
         self.inverse = np.zeros((0, 0))
         if method.exact:
             gram = (task.A.T @ task.A).toarray()
             ratio = float(f"{method.rho(1) / method.eta(1):.14g}")
-            self.inverse = np.linalg.inv(np.eye(task.size) + ratio * gram)
+            self.inverse = constraint_kernels.half(np.linalg.inv(np.eye(task.size) + ratio * gram))
 
     def _draw(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The next batches, as the generic loop draws them: an order of samples, and where in it each batch begins."""
         n, size = self.task.n, self.method.batch
-        if self.task.shuffled:
-            return self.order, run_starts(self.seed, n, size, self.drawn // size, count)
-        return pass_batches(self.seed, n, 1, self.drawn, count * size).ravel(), np.arange(count) * size
+        if not self.task.shuffled:
+            return pass_batches(self.seed, n, 1, self.drawn, count * size).ravel(), np.arange(count) * size
+        if len(self.starts) < count:
+            self.starts = run_starts(self.seed, n, size, self.drawn // size, max(count, self.AHEAD * (n // size)))
+        return self.order, self.starts[:count]
 
     def advance(self, limit: int) -> None:
-        from smadmm.learn import published_kernel
-
         m = self.method
-        restarts, price = m.method in ("spider", "svrg", "asvrg"), m.batch * (1 + (m.method not in ("sadmm", "saga")))
+        price = m.batch * (1 + (m.method not in ("sadmm", "saga")))
         while self.sfo < limit:
-            count = min(self.CHUNK, -(-(limit - self.sfo) // price))
-            ks = np.arange(self.iterations + 1, self.iterations + 1 + count)
-            eta, rho, a = (_values(s, ks) for s in (m.eta, m.rho, m.a))
-            drawing = ks % m.period != 0 if restarts else np.full(count, True)  # the others take full gradients
-            starts = np.zeros(count, dtype=np.int64)
-            order, starts[drawing] = self._draw(int(drawing.sum()))
-            arguments = (self.samples, self.A, self.task.lam1, self.inverse, self.code, m.period, m.theta)
-            used = published_kernel.published(*arguments, rho, eta, a, self.state, order, starts, m.batch, limit)
-            self.drawn += int(drawing[:used].sum()) * m.batch
+            order, starts = self._draw(min(self.CHUNK, -(-(limit - self.sfo) // price)))
+            arguments = (self.samples, self.A, self.task.lam1, self.inverse, self.code, m.period, m.theta, self.powers)
+            used = self.iterate(*arguments, self.state, order, starts, m.batch, limit)
+            self.drawn, self.starts = self.drawn + used * m.batch, self.starts[used:]
 
     @property
     def iterations(self) -> int:

@@ -89,19 +89,26 @@ def _dense_adds(X, i, c, g, e, t):
 
 
 @compiled
+def _places(X, i):
+    """Where the entries of row i are; unsigned numbers, as for these there is no test for negative indices."""
+    i = np.uint64(i)
+    return range(np.uint64(X.indptr[i]), np.uint64(X.indptr[i + np.uint64(1)]))
+
+
+@compiled
 def _sparse_dot(X, i, x):
-    data, indices, indptr = X
+    data, indices, _ = X
     t = 0.0
-    for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):  # unsigned: no test for negative indices
+    for p in _places(X, i):
         t += entry(data, p) * x[np.uint64(indices[p])]
     return t
 
 
 @compiled
 def _sparse_dots(X, i, x, y):
-    data, indices, indptr = X
+    data, indices, _ = X
     s, t = 0.0, 0.0
-    for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+    for p in _places(X, i):
         c, j = entry(data, p), np.uint64(indices[p])
         s += c * x[j]
         t += c * y[j]
@@ -110,15 +117,15 @@ def _sparse_dots(X, i, x, y):
 
 @compiled
 def _sparse_add(X, i, c, g):
-    data, indices, indptr = X
-    for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+    data, indices, _ = X
+    for p in _places(X, i):
         g[np.uint64(indices[p])] += c * entry(data, p)
 
 
 @compiled
 def _sparse_adds(X, i, c, g, e, t):
-    data, indices, indptr = X
-    for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+    data, indices, _ = X
+    for p in _places(X, i):
         j = np.uint64(indices[p])
         g[j] += c * entry(data, p)
         t[j] += e * entry(data, p)
