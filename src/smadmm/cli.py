@@ -280,8 +280,7 @@ def train_denoiser(
     filters: Annotated[int | None, typer.Option(help="Ridge: number of filters.")] = None,
     size: Annotated[int | None, typer.Option(help="Ridge: width of the filters.")] = None,
     means: Annotated[int | None, typer.Option(help="Ridge: filters that may have a mean.")] = None,
-    coarse: Annotated[int | None, typer.Option(help="Ridge: filters on a coarser scale.")] = None,
-    dilation: Annotated[int | None, typer.Option(help="Ridge: that scale.")] = None,
+    pool: Annotated[int | None, typer.Option(help="Ridge: width of the neighbourhood that a profile sees.")] = None,
     layers: Annotated[int | None, typer.Option(help="Networks: number of layers.")] = None,
     channels: Annotated[int | None, typer.Option(help="Networks: their width.")] = None,
     start: Annotated[
@@ -302,7 +301,7 @@ def train_denoiser(
 
     torch.set_num_threads(threads)
     changes = {"steps": steps, "rate": rate, "batch": batch, "patch": patch, "penalty": penalty, "target": target}
-    changes |= {"filters": filters, "size": size, "means": means, "coarse": coarse, "dilation": dilation}
+    changes |= {"filters": filters, "size": size, "means": means, "pool": pool}
     changes |= {"layers": layers, "channels": channels, "seed": seed}
     chosen = command.chosen_recipe(arch, sigma, preset, changes)
     finished, text = command.run(

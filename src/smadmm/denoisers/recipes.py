@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from smadmm.denoisers.dncnn import DnCNN
-from smadmm.denoisers.ridge import RidgeParameters, reach
+from smadmm.denoisers.ridge import reach
+from smadmm.denoisers.ridge_training import RidgeParameters
 
 Arch = Literal["ridge", "unshuffled", "dncnn"]
 Preset = Literal["cpu", "paper"]
@@ -31,8 +32,7 @@ class Recipe:
     filters: int = 80  # ridge: filters, their size, and how many of them may have a mean
     size: int = 9
     means: int = 0
-    coarse: int = 0  # ridge: how many of the filters have their taps `dilation` pixels apart
-    dilation: int = 2
+    pool: int = 1  # ridge: width of the neighbourhood whose responses a profile sees
     layers: int = 17  # networks
     channels: int = 64
     unshuffle: int = 1
@@ -44,15 +44,14 @@ class Recipe:
     held_out: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("sigma", "steps", "batch", "patch", "rate", "filters", "size", "layers", "channels", "target"):
+        positive = ("sigma", "steps", "batch", "patch", "rate", "filters", "size", "pool", "layers", "channels", "target")
+        for name in positive:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
         if self.penalty < 0 or self.target >= 1:
             raise ValueError(f"penalty must be >= 0 and target < 1, got {self.penalty} and {self.target}")
-        if self.arch == "ridge" and not 0 <= self.means <= self.filters - self.coarse <= self.filters:
-            raise ValueError(
-                f"of {self.filters} filters {self.coarse} cannot be coarse and {self.means} of the others have a mean"
-            )
+        if self.arch == "ridge" and not 0 <= self.means <= self.filters:
+            raise ValueError(f"of {self.filters} filters {self.means} cannot have a mean")
         if self.arch == "ridge" and self.patch <= 2 * self.reach:
             raise ValueError(
                 f"patches of {self.patch} pixels are too small for these filters; use at least {2 * self.reach + 1}"
@@ -61,7 +60,7 @@ class Recipe:
     @property
     def reach(self) -> int:
         """How far the filters of a ridge potential reach."""
-        return reach(self.size, self.dilation if self.coarse else 1)
+        return reach(self.size, self.pool)
 
     def learning_rate(self, step: int) -> float:
         """The paper: rate, then a tenth in the second half; else 50 steps of warm-up and a cosine to 2 %."""
@@ -123,5 +122,5 @@ class Network(nn.Module):
 def build(of: Recipe) -> RidgeParameters | Network:
     """The trainable model of a recipe."""
     if of.arch == "ridge":
-        return RidgeParameters(of.filters, of.size, of.sigma, of.means, of.seed, of.coarse, of.dilation)
+        return RidgeParameters(of.filters, of.size, of.sigma, of.means, of.seed, of.pool)
     return Network(of)

@@ -1,4 +1,4 @@
-"""Compiled loops of the ridge potential: spline and columns-to-image, serial, in place.
+"""Compiled loops of the ridge potential: splines, pools and columns-to-image, serial, in place.
 
 A profile derivative phi_c is piecewise linear on 2J + 2 pieces: piece p holds the arguments with
 p = floor(clip(t / spacing + J + 1, 0, 2J + 1)), and there phi_c(t) = offset[c, p] + slope[c, p] t.
@@ -14,26 +14,26 @@ BLOCK = 512
 
 
 @njit(cache=True, fastmath=True)
-def gather_patches(image: Array, row: int, rows: int, size: int, dilation: int, columns: Array) -> None:
-    """columns[i size + j, (r, s)] = image[row + r + i dilation, s + j dilation]."""
-    width = image.shape[1] - (size - 1) * dilation
+def gather_patches(image: Array, row: int, rows: int, size: int, columns: Array) -> None:
+    """columns[i size + j, (r, s)] = image[row + r + i, s + j]."""
+    width = image.shape[1] - size + 1
     for i in range(size):
         for j in range(size):
             for r in range(rows):
-                source = image[row + r + i * dilation, j * dilation : j * dilation + width]
+                source = image[row + r + i, j : j + width]
                 target = columns[i * size + j, r * width : (r + 1) * width]
                 for s in range(width):
                     target[s] = source[s]
 
 
 @njit(cache=True, fastmath=True)
-def scatter_patches(columns: Array, row: int, rows: int, size: int, dilation: int, image: Array) -> None:
-    """image[row + r + i dilation, s + j dilation] += columns[i size + j, (r, s)]."""
-    width = image.shape[1] - (size - 1) * dilation
+def scatter_patches(columns: Array, row: int, rows: int, size: int, image: Array) -> None:
+    """image[row + r + i, s + j] += columns[i size + j, (r, s)]."""
+    width = image.shape[1] - size + 1
     for r in range(rows):
         for i in range(size):
             for j in range(size):
-                target = image[row + r + i * dilation, j * dilation : j * dilation + width]
+                target = image[row + r + i, j : j + width]
                 source = columns[i * size + j, r * width : (r + 1) * width]
                 for s in range(width):
                     target[s] += source[s]
@@ -63,27 +63,163 @@ def spline(t: Array, offset: Array, slope: Array, inverse_spacing: float) -> Non
 
 
 @njit(cache=True, fastmath=True)
-def spline_slope(t: Array, slope: Array, inverse_spacing: float, factor: Array) -> None:
-    """factor := factor phi'(t)."""
+def spline_backward(
+    t: Array, q: Array, offset: Array, slope: Array, inverse_spacing: float, zeroth: Array, first: Array
+) -> None:
+    """q := q phi'(t), t := phi(t); zeroth[c, p] += sum of q, first[c, p] += sum of q t, over the t in piece p."""
     piece = np.empty(BLOCK, np.int32)
     for c in range(t.shape[0]):
-        b = slope[c]
+        a, b = offset[c], slope[c]
         for start in range(0, t.shape[1], BLOCK):
-            block, out = t[c, start : start + BLOCK], factor[c, start : start + BLOCK]
-            _pieces(block, inverse_spacing, b.size, piece)
-            for n in range(block.size):
-                out[n] *= b[np.uint64(piece[n])]
-
-
-@njit(cache=True, fastmath=True)
-def piece_sums(t: Array, weight: Array, inverse_spacing: float, zeroth: Array, first: Array) -> None:
-    """zeroth[c, p] += sum of weight, first[c, p] += sum of weight t, over the arguments t in piece p."""
-    piece = np.empty(BLOCK, np.int32)
-    for c in range(t.shape[0]):
-        for start in range(0, t.shape[1], BLOCK):
-            block, w = t[c, start : start + BLOCK], weight[c, start : start + BLOCK]
-            _pieces(block, inverse_spacing, zeroth.shape[1], piece)
+            block, w = t[c, start : start + BLOCK], q[c, start : start + BLOCK]
+            _pieces(block, inverse_spacing, a.size, piece)
             for n in range(block.size):
                 p = np.uint64(piece[n])
                 zeroth[c, p] += w[n]
                 first[c, p] += w[n] * block[n]
+            for n in range(block.size):
+                p = np.uint64(piece[n])
+                w[n] *= b[p]
+                block[n] = a[p] + b[p] * block[n]
+
+
+@njit(cache=True, fastmath=True)
+def _pool_column(t: Array, row: int, column: Array, line: Array) -> None:
+    """line[s] = sum_i column[i] t[row + i, s]."""
+    line[:] = 0
+    for i in range(column.size):
+        source, factor = t[row + i], column[i]
+        for s in range(line.size):
+            line[s] += factor * source[s]
+
+
+@njit(cache=True, fastmath=True)
+def _pool_row(line: Array, row: Array, out: Array) -> None:
+    """out[s] = sum_j row[j] line[s + j]."""
+    out[:] = 0
+    for j in range(row.size):
+        source, factor = line[j : j + out.size], row[j]
+        for s in range(out.size):
+            out[s] += factor * source[s]
+
+
+@njit(cache=True, fastmath=True)
+def _spread_row(m: Array, row: Array, line: Array) -> None:
+    """The transpose of `_pool_row`."""
+    line[:] = 0
+    for j in range(row.size):
+        target, factor = line[j : j + m.size], row[j]
+        for s in range(m.size):
+            target[s] += factor * m[s]
+
+
+@njit(cache=True, fastmath=True)
+def _spread_column(line: Array, row: int, column: Array, t: Array) -> None:
+    """The transpose of `_pool_column`, added to t."""
+    for i in range(column.size):
+        target, factor = t[row + i], column[i]
+        for s in range(line.size):
+            target[s] += factor * line[s]
+
+
+@njit(cache=True, fastmath=True)
+def _roots(s: Array) -> None:
+    tiny = s.dtype.type(1e-20)
+    for n in range(s.size):
+        s[n] = np.sqrt(max(s[n], tiny))
+
+
+@njit(cache=True, fastmath=True)
+def pooled(t: Array, pools: Array, offset: Array, slope: Array, inverse_spacing: float) -> None:
+    """t := t . spread(phi(r) / r), r^2 = pool(t^2), for C x H x W responses t."""
+    q = pools.shape[2]
+    rows, cols, width = t.shape[1] - q + 1, t.shape[2] - q + 1, t.shape[2]
+    square, factor = np.empty(t.shape[1:], t.dtype), np.empty(t.shape[1:], t.dtype)
+    line, r, piece = np.empty(width, t.dtype), np.empty(cols, t.dtype), np.empty(cols, np.int32)
+    for c in range(t.shape[0]):
+        a, b, column, row = offset[c], slope[c], pools[c, 0], pools[c, 1]
+        for i in range(t.shape[1]):
+            for s in range(width):
+                square[i, s] = t[c, i, s] * t[c, i, s]
+        factor[:] = 0
+        for i in range(rows):
+            _pool_column(square, i, column, line)
+            _pool_row(line, row, r)
+            _roots(r)
+            _pieces(r, inverse_spacing, a.size, piece)
+            for s in range(cols):
+                p = np.uint64(piece[s])
+                r[s] = a[p] / r[s] + b[p]
+            _spread_row(r, row, line)
+            _spread_column(line, i, column, factor)
+        for i in range(t.shape[1]):
+            for s in range(width):
+                t[c, i, s] *= factor[i, s]
+
+
+@njit(cache=True, fastmath=True)
+def _dot(x: Array, y: Array) -> float:
+    total = 0.0
+    for s in range(x.size):
+        total += x[s] * y[s]
+    return total
+
+
+@njit(cache=True, fastmath=True)
+def pooled_backward(
+    t: Array,
+    q: Array,
+    pools: Array,
+    offset: Array,
+    slope: Array,
+    inverse_spacing: float,
+    d_offset: Array,
+    d_slope: Array,
+    d_pools: Array,
+) -> None:
+    """q := derivative of <q, u>, u = `pooled` of t, in t, and t := u; adds those in the tables and pools.
+
+    With m = phi(r) / r, n = spread(m): dm = pool(q t), ds = dm dm/d(r^2), dt = q n + 2 t spread(ds).
+    """
+    size = pools.shape[2]
+    rows, cols, width = t.shape[1] - size + 1, t.shape[2] - size + 1, t.shape[2]
+    shape = t.shape[1:]
+    square, product = np.empty(shape, t.dtype), np.empty(shape, t.dtype)
+    n, back = np.empty(shape, t.dtype), np.empty(shape, t.dtype)
+    of_square, of_product, line = np.empty(width, t.dtype), np.empty(width, t.dtype), np.empty(width, t.dtype)
+    r, dm, ds, piece = np.empty(cols, t.dtype), np.empty(cols, t.dtype), np.empty(cols, t.dtype), np.empty(cols, np.int32)
+    for c in range(t.shape[0]):
+        a, b, column, row = offset[c], slope[c], pools[c, 0], pools[c, 1]
+        for i in range(t.shape[1]):
+            for s in range(width):
+                square[i, s] = t[c, i, s] * t[c, i, s]
+                product[i, s] = t[c, i, s] * q[c, i, s]
+        n[:] = 0
+        back[:] = 0
+        for i in range(rows):
+            _pool_column(square, i, column, of_square)
+            _pool_row(of_square, row, r)
+            _roots(r)
+            _pool_column(product, i, column, of_product)
+            _pool_row(of_product, row, dm)
+            _pieces(r, inverse_spacing, a.size, piece)
+            for s in range(cols):
+                p, inverse = np.uint64(piece[s]), 1 / r[s]
+                d_offset[c, p] += dm[s] * inverse
+                d_slope[c, p] += dm[s]
+                ds[s] = -a[p] * dm[s] * inverse * inverse * inverse / 2
+                r[s] = a[p] * inverse + b[p]
+            for j in range(size):
+                d_pools[c, 1, j] += _dot(ds, of_square[j : j + cols]) + _dot(r, of_product[j : j + cols])
+            _spread_row(r, row, line)
+            _spread_column(line, i, column, n)
+            for j in range(size):
+                d_pools[c, 0, j] += _dot(line, product[i + j])
+            _spread_row(ds, row, line)
+            _spread_column(line, i, column, back)
+            for j in range(size):
+                d_pools[c, 0, j] += _dot(line, square[i + j])
+        for i in range(t.shape[1]):
+            for s in range(width):
+                q[c, i, s] = q[c, i, s] * n[i, s] + 2 * t[c, i, s] * back[i, s]
+                t[c, i, s] *= n[i, s]

@@ -19,7 +19,7 @@ from smadmm.data.images import Image
 from smadmm.denoisers.jacobian import symmetric_norm
 from smadmm.denoisers.patches import random_patches
 from smadmm.denoisers.recipes import Network, Recipe, build
-from smadmm.denoisers.ridge import RidgeParameters
+from smadmm.denoisers.ridge_training import RidgeParameters
 from smadmm.files import atomic_write
 
 

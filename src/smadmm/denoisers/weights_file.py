@@ -18,9 +18,9 @@ def save(potential: Ridge | DnCNN, path: Path, sigma: float, lipschitz: float) -
     """Write a potential trained at noise level sigma, with a proved or measured Lip(grad g)."""
     from safetensors.torch import save as as_bytes
 
-    about: dict[str, str | float | list[int]] = {"sigma": sigma, "lipschitz": lipschitz}
+    about: dict[str, str | float] = {"sigma": sigma, "lipschitz": lipschitz}
     if isinstance(potential, Ridge):
-        about |= {"kind": "ridge", "spacing": potential.spacing, "scales": list(potential.scales)}
+        about |= {"kind": "ridge", "spacing": potential.spacing}
     else:
         about |= {"kind": "dncnn", "layers": potential.layers, "channels": potential.channels}
         about["unshuffle"] = potential.alignment
@@ -40,7 +40,7 @@ def load(name: str | Path) -> GradientStep:
         tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     potential: Ridge | DnCNN
     if about["kind"] == "ridge":
-        potential = Ridge(tensors["filters"], tensors["slopes"], about["spacing"], about.get("scales", ()))
+        potential = Ridge(tensors["filters"], tensors["slopes"], about["spacing"], tensors.get("pools"))
     else:
         potential = DnCNN(about["layers"], about["channels"], about["unshuffle"])
         potential.load_state_dict(tensors)
