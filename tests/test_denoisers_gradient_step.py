@@ -6,7 +6,7 @@ from torch import Tensor
 
 from smadmm.denoisers import DnCNN, GradientStep, lipschitz
 from smadmm.denoisers.gradient_step import Potential
-from smadmm.denoisers.ridge import RidgeParameters
+from smadmm.denoisers.ridge_training import RidgeParameters
 from smadmm.proxes import Denoised
 
 SIGMA = 25 / 255

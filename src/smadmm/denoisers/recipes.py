@@ -44,14 +44,14 @@ class Recipe:
     held_out: int = 8
 
     def __post_init__(self) -> None:
-        positive = ("sigma", "steps", "batch", "patch", "rate", "filters", "size", "pool", "layers", "channels", "target")
-        for name in positive:
+        positive = "sigma steps batch patch rate filters size pool layers channels target"
+        for name in positive.split():
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
         if self.penalty < 0 or self.target >= 1:
             raise ValueError(f"penalty must be >= 0 and target < 1, got {self.penalty} and {self.target}")
         if self.arch == "ridge" and not 0 <= self.means <= self.filters:
-            raise ValueError(f"of {self.filters} filters {self.means} cannot have a mean")
+            raise ValueError(f"means must lie between 0 and the {self.filters} filters, got {self.means}")
         if self.arch == "ridge" and self.patch <= 2 * self.reach:
             raise ValueError(
                 f"patches of {self.patch} pixels are too small for these filters; use at least {2 * self.reach + 1}"

@@ -10,8 +10,8 @@ makes much. With phi_c = psi_c' and the transposes ~ of these correlations
 
 phi_c is odd and piecewise linear: slopes s_cj on [j, j+1) spacing, j < J, constant beyond; if these constants are >= 0,
 g is bounded below. As a function of its neighbourhood's t, psi_c(r_cp) has a Hessian between min_j s_cj and max_j s_cj
-times diag(a_c), since its eigenvalues there are phi_c'(r) and phi_c(r) / r, a mean of phi_c'; summed over p the a_c make
-the identity. Splitting the slopes into positive and negative ones bounds the spectrum by
+times diag(a_c), since its eigenvalues there are phi_c'(r) and phi_c(r) / r, a mean of phi_c'; summed over p, the
+diag(a_c) make the identity. Splitting the slopes into positive and negative ones bounds the spectrum by
 
     -max_omega N(omega) <= Hess g <= max_omega P(omega),
     P = sum_c max_j (s_cj)_+ |w_c^(omega)|^2,   N = sum_c max_j (-s_cj)_+ |w_c^(omega)|^2,

@@ -102,16 +102,16 @@ class ValidGradient(torch.autograd.Function):
         d_x, d_filters = torch.zeros_like(x), torch.zeros_like(bands.flat)
         d_offset, d_slope = (torch.zeros_like(table, dtype=torch.float64) for table in (offset, slope))
         d_pools = None if pools is None else torch.zeros_like(pools, dtype=torch.float64)
-        sums = (d_offset.numpy(), d_slope.numpy())
+        sums = d_offset.numpy(), d_slope.numpy()
         a, b, inverse = offset.numpy(), slope.numpy(), 1 / ctx.spacing
         of_x, of_v = list(x), list(v.contiguous())
         for image, row, rows in bands:
             t, q = bands.responses("x", of_x[image], row, rows), bands.responses("v", of_v[image], row, rows)
             if d_pools is None:
-                kernels.spline_backward(t.numpy(), q.numpy(), a, b, inverse, *sums)
+                kernels.spline_backward(t.numpy(), q.numpy(), a, b, inverse, sums)
             else:
-                both = (m.view(len(a), rows, -1).numpy() for m in (t, q))
-                kernels.pooled_backward(*both, pools.numpy(), a, b, inverse, *sums, d_pools.numpy())
+                t_, q_ = (matrix.view(len(a), rows, -1).numpy() for matrix in (t, q))
+                kernels.pooled_backward(t_, q_, pools.numpy(), a, b, inverse, sums, d_pools.numpy())
             if wants_weights:
                 for start, n, where in bands.strips(row, rows):
                     d_filters.addmm_(q[:, where], bands.patches("x", of_x[image], start, n).t())

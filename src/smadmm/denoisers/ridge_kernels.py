@@ -64,9 +64,10 @@ def spline(t: Array, offset: Array, slope: Array, inverse_spacing: float) -> Non
 
 @njit(cache=True, fastmath=True)
 def spline_backward(
-    t: Array, q: Array, offset: Array, slope: Array, inverse_spacing: float, zeroth: Array, first: Array
+    t: Array, q: Array, offset: Array, slope: Array, inverse_spacing: float, sums: tuple[Array, Array]
 ) -> None:
-    """q := q phi'(t), t := phi(t); zeroth[c, p] += sum of q, first[c, p] += sum of q t, over the t in piece p."""
+    """q := q phi'(t), t := phi(t); to the sums of a piece of phi those of q and of q t are added."""
+    d_offset, d_slope = sums
     piece = np.empty(BLOCK, np.int32)
     for c in range(t.shape[0]):
         a, b = offset[c], slope[c]
@@ -75,8 +76,8 @@ def spline_backward(
             _pieces(block, inverse_spacing, a.size, piece)
             for n in range(block.size):
                 p = np.uint64(piece[n])
-                zeroth[c, p] += w[n]
-                first[c, p] += w[n] * block[n]
+                d_offset[c, p] += w[n]
+                d_slope[c, p] += w[n] * block[n]
             for n in range(block.size):
                 p = np.uint64(piece[n])
                 w[n] *= b[p]
@@ -173,21 +174,25 @@ def pooled_backward(
     offset: Array,
     slope: Array,
     inverse_spacing: float,
-    d_offset: Array,
-    d_slope: Array,
+    sums: tuple[Array, Array],
     d_pools: Array,
 ) -> None:
     """q := derivative of <q, u>, u = `pooled` of t, in t, and t := u; adds those in the tables and pools.
 
     With m = phi(r) / r, n = spread(m): dm = pool(q t), ds = dm dm/d(r^2), dt = q n + 2 t spread(ds).
     """
-    size = pools.shape[2]
+    (d_offset, d_slope), size = sums, pools.shape[2]
     rows, cols, width = t.shape[1] - size + 1, t.shape[2] - size + 1, t.shape[2]
     shape = t.shape[1:]
     square, product = np.empty(shape, t.dtype), np.empty(shape, t.dtype)
     n, back = np.empty(shape, t.dtype), np.empty(shape, t.dtype)
     of_square, of_product, line = np.empty(width, t.dtype), np.empty(width, t.dtype), np.empty(width, t.dtype)
-    r, dm, ds, piece = np.empty(cols, t.dtype), np.empty(cols, t.dtype), np.empty(cols, t.dtype), np.empty(cols, np.int32)
+    r, dm, ds, piece = (
+        np.empty(cols, t.dtype),
+        np.empty(cols, t.dtype),
+        np.empty(cols, t.dtype),
+        np.empty(cols, np.int32),
+    )
     for c in range(t.shape[0]):
         a, b, column, row = offset[c], slope[c], pools[c, 0], pools[c, 1]
         for i in range(t.shape[1]):

@@ -23,8 +23,8 @@ class RidgeParameters(nn.Module):
 
     Filters are centred (but for the first `means`) and normalised; profiles do not fall far away; slopes are scaled
     so that max P = bound, then the negative ones so that max N <= bound, which only lifts the profiles. Responses are
-    pooled over `pool` x `pool` pixels. Start: cosine filters, slopes of t / (1 + (t / width)^4), where width = 2.5 sigma,
-    or 1.5 sigma for pooled responses, which vary less.
+    pooled over `pool` x `pool` pixels. Start: cosine filters, slopes of t / (1 + (t / width)^4), width = 2.5 sigma, or
+    1.5 sigma for pooled responses, which vary less.
     """
 
     def __init__(
