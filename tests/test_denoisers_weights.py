@@ -87,7 +87,7 @@ def test_removes_noise(name: str) -> None:
     assert error < 0.5 * noise.square().mean()
 
 
-@pytest.mark.parametrize("name", ["ridge-ct"])
+@pytest.mark.parametrize("name", ["ridge-ct", "ridge-natural-15", "ridge-natural-25"])
 def test_iterates_of_a_potential_bounded_below_stay_in_range(name: str) -> None:
     denoiser = load(name)
     assert isinstance(denoiser.g, Ridge) and denoiser.g.bounded_below
