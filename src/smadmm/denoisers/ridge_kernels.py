@@ -9,6 +9,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from smadmm.denoisers.ridge import TINY
+
 Array = NDArray[np.floating]
 BLOCK = 512
 
@@ -85,13 +87,17 @@ def spline_backward(
 
 
 @njit(cache=True, fastmath=True)
+def _add(factor: float, source: Array, target: Array) -> None:
+    for s in range(target.size):
+        target[s] += factor * source[s]
+
+
+@njit(cache=True, fastmath=True)
 def _pool_column(t: Array, row: int, column: Array, line: Array) -> None:
     """line[s] = sum_i column[i] t[row + i, s]."""
     line[:] = 0
     for i in range(column.size):
-        source, factor = t[row + i], column[i]
-        for s in range(line.size):
-            line[s] += factor * source[s]
+        _add(column[i], t[row + i], line)
 
 
 @njit(cache=True, fastmath=True)
@@ -99,9 +105,7 @@ def _pool_row(line: Array, row: Array, out: Array) -> None:
     """out[s] = sum_j row[j] line[s + j]."""
     out[:] = 0
     for j in range(row.size):
-        source, factor = line[j : j + out.size], row[j]
-        for s in range(out.size):
-            out[s] += factor * source[s]
+        _add(row[j], line[j : j + out.size], out)
 
 
 @njit(cache=True, fastmath=True)
@@ -109,23 +113,19 @@ def _spread_row(m: Array, row: Array, line: Array) -> None:
     """The transpose of `_pool_row`."""
     line[:] = 0
     for j in range(row.size):
-        target, factor = line[j : j + m.size], row[j]
-        for s in range(m.size):
-            target[s] += factor * m[s]
+        _add(row[j], m, line[j : j + m.size])
 
 
 @njit(cache=True, fastmath=True)
 def _spread_column(line: Array, row: int, column: Array, t: Array) -> None:
     """The transpose of `_pool_column`, added to t."""
     for i in range(column.size):
-        target, factor = t[row + i], column[i]
-        for s in range(line.size):
-            target[s] += factor * line[s]
+        _add(column[i], line, t[row + i])
 
 
 @njit(cache=True, fastmath=True)
 def _roots(s: Array) -> None:
-    tiny = s.dtype.type(1e-20)
+    tiny = s.dtype.type(TINY)
     for n in range(s.size):
         s[n] = np.sqrt(max(s[n], tiny))
 
