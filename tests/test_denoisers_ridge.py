@@ -19,6 +19,16 @@ def random_ridge(filters: int = 6, size: int = 3, knots: int = 5, pool: int = 1)
     return Ridge(w, slopes, 0.3, None if pool == 1 else logits.softmax(-1))
 
 
+def symmetric_ridge(pool: int = 1, seed: int = 0) -> Ridge:
+    """Random weights of the form that training gives: three of eight filters alone may have a mean, two octets."""
+    free = RidgeParameters(24, 5, 0.7, means=3, pool=pool)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in free.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return free.export().double()
+
+
 POOLS = pytest.mark.parametrize("pool", [1, 2, 5])
 
 
@@ -72,7 +82,7 @@ def test_gradcheck_in_image_filters_slopes_and_pools(pool: int) -> None:
 def test_compiled_equals_torch(
     dtype: torch.dtype, tolerance: float, pool: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    potential = RidgeParameters(10, 5, 5 / 255, pool=pool).export().to(dtype)
+    potential = RidgeParameters(10, 5, 5 / 255, pool=pool, symmetric=False).export().to(dtype)
     x = torch.rand(2, 90, 70, generator=torch.Generator().manual_seed(0)).to(dtype)
     arguments = (x, potential.filters, potential.slopes, potential.pools, potential.spacing)
     fast = valid_gradient(*arguments)
@@ -129,7 +139,7 @@ def test_certificate_is_tight_where_all_profiles_are_at_their_steepest() -> None
 
 def test_every_value_of_the_free_parameters_exports_below_one_and_bounded() -> None:
     for seed in range(5):
-        free = RidgeParameters(7, 5, 5 / 255, means=seed % 3, seed=seed, pool=1 + seed % 3)
+        free = RidgeParameters(7, 5, 5 / 255, means=seed % 3, seed=seed, pool=1 + seed % 3, symmetric=False)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in free.parameters():
@@ -154,3 +164,83 @@ def test_certificate_is_above_what_is_measured_on_images() -> None:
     flat = torch.full((1, 1, 40, 33), 0.5)
     report = lipschitz(GradientStep(potential), [x, flat], iterations=60, tolerance=0.0)
     assert 0.8 < report.largest <= potential.certificate()
+
+
+# --- images continued by reflection -----------------------------------------------------------------------------------
+
+ODD_POOLS = pytest.mark.parametrize("pool", [1, 3])
+
+
+def mirrored(x: Tensor, margin: int) -> Tensor:
+    """By NumPy: x with its mirror images around it."""
+    return torch.from_numpy(np.pad(x.numpy(), [(0, 0), (0, 0), (margin, margin), (margin, margin)], "symmetric"))
+
+
+@ODD_POOLS
+@pytest.mark.parametrize("shape", [(9, 8), (5, 13), (2, 2), (3, 2)])
+def test_reflected_gradient_is_the_derivative_of_the_value(shape: tuple[int, int], pool: int) -> None:
+    potential, x = symmetric_ridge(pool), image(2, 1, *shape).requires_grad_()
+    (expected,) = torch.autograd.grad(potential(x).sum(), x)
+    torch.testing.assert_close(potential.gradient(x), expected, rtol=1e-12, atol=1e-12)
+
+
+@ODD_POOLS
+def test_reflected_gradient_is_the_middle_of_that_of_a_mirrored_image(pool: int) -> None:
+    potential, x = symmetric_ridge(pool), image(2, 1, 10, 7)
+    filters, slopes, *pools = (parameter.detach() for parameter in potential.parameters())
+    circular = Ridge(filters, slopes, potential.spacing, *pools)
+    middle = circular.gradient(mirrored(x, 7))[..., 7:-7, 7:-7]
+    assert (potential.gradient(x) - circular.gradient(x)).abs().max() > 1e-3
+    torch.testing.assert_close(potential.gradient(x), middle, rtol=1e-10, atol=1e-12)
+
+
+@ODD_POOLS
+@pytest.mark.parametrize("shape", [(12, 12), (11, 7), (4, 3)])
+def test_certificate_bounds_the_hessian_of_reflected_images(shape: tuple[int, int], pool: int) -> None:
+    for seed, scale in enumerate((0.0, 0.05, 0.2, 1.0, 5.0)):
+        potential = symmetric_ridge(pool, seed)
+        h = hessian(potential, scale * image(1, 1, *shape, seed=seed))
+        torch.testing.assert_close(h, h.T, rtol=1e-9, atol=1e-9)
+        assert torch.linalg.matrix_norm(h, 2) <= potential.certificate() <= 0.99
+
+
+def test_reflected_images_see_the_spectrum_of_the_filters() -> None:
+    """At 0 the Hessian is a convolution, which cosines diagonalise: its norm is the symbol's maximum at theirs."""
+    potential = symmetric_ridge()
+    with torch.no_grad():
+        potential.slopes.abs_()
+        potential.slopes[:, 0] = potential.slopes.amax(1)
+    h = hessian(potential, torch.zeros(1, 1, 24, 24, dtype=torch.float64))
+    powers = torch.fft.fft2(potential.filters.detach(), s=(48, 48)).abs()[:, :24, :24] ** 2
+    symbol = torch.einsum("c,chw->hw", potential.slopes.detach()[:, 0], powers)
+    torch.testing.assert_close(torch.linalg.matrix_norm(h, 2), symbol.max(), rtol=1e-9, atol=0)
+
+
+@ODD_POOLS
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_symmetric_filters_denoise_a_mirrored_image_as_the_image(axis: int, pool: int) -> None:
+    potential, x = symmetric_ridge(pool), image(1, 1, 9, 12)
+    torch.testing.assert_close(potential.gradient(x.flip(axis)), potential.gradient(x).flip(axis))
+
+
+def test_tiles_of_reflected_images_equal_the_whole() -> None:
+    denoiser, x = GradientStep(symmetric_ridge(3)), image(1, 2, 41, 30)
+    torch.testing.assert_close(denoiser.tiled(x, tile=13), denoiser(x), rtol=1e-12, atol=1e-12)
+
+
+def test_reflection_is_refused_for_filters_without_their_mirror_images() -> None:
+    even, oblique = torch.ones(1, 3, 3), torch.tensor([[[1.0, 2.0, 0.0], [0, 0, 0], [0, 0, 0]]])
+    slopes = torch.ones(5, 4)
+    flips = torch.cat([oblique, oblique.flip(-1), -oblique.flip(-2), oblique.flip(-1, -2)])
+    assert Ridge(torch.cat([even, flips]), slopes, 0.3, reflected=True).certificate() > 0
+    other_profile = torch.cat([slopes[:4], 2 * slopes[4:]])
+    pools = torch.tensor([0.5, 0.25, 0.25]).expand(5, 2, 3)
+    for filters, profiles, pool in (
+        (torch.cat([even, flips[:3]]), slopes[:4], None),
+        (torch.cat([flips, oblique]), slopes, None),
+        (torch.cat([even, flips]), other_profile, None),
+        (torch.cat([even, flips]), slopes, pools),
+        (torch.ones(1, 4, 4), slopes[:1], None),
+    ):
+        with pytest.raises(ValueError, match=r"reflection needs .* reflected=False"):
+            Ridge(filters, profiles, 0.3, pool, reflected=True)

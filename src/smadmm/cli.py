@@ -281,6 +281,9 @@ def train_denoiser(
     size: Annotated[int | None, typer.Option(help="Ridge: width of the filters.")] = None,
     means: Annotated[int | None, typer.Option(help="Ridge: filters that may have a mean.")] = None,
     pool: Annotated[int | None, typer.Option(help="Ridge: width of the neighbourhood that a profile sees.")] = None,
+    symmetric: Annotated[
+        bool | None, typer.Option(help="Ridge: filters in all turned and mirrored forms; images are reflected.")
+    ] = None,
     layers: Annotated[int | None, typer.Option(help="Networks: number of layers.")] = None,
     channels: Annotated[int | None, typer.Option(help="Networks: their width.")] = None,
     start: Annotated[
@@ -301,7 +304,7 @@ def train_denoiser(
 
     torch.set_num_threads(threads)
     changes = {"steps": steps, "rate": rate, "batch": batch, "patch": patch, "penalty": penalty, "target": target}
-    changes |= {"filters": filters, "size": size, "means": means, "pool": pool}
+    changes |= {"filters": filters, "size": size, "means": means, "pool": pool, "symmetric": symmetric}
     changes |= {"layers": layers, "channels": channels, "seed": seed}
     chosen = command.chosen_recipe(arch, sigma, preset, changes)
     finished, text = command.run(

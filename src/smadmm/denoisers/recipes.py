@@ -33,6 +33,7 @@ class Recipe:
     size: int = 9
     means: int = 0
     pool: int = 1  # ridge: width of the neighbourhood whose responses a profile sees
+    symmetric: bool = True  # ridge: filters turned and mirrored in all ways, images continued by reflection
     layers: int = 17  # networks
     channels: int = 64
     unshuffle: int = 1
@@ -52,6 +53,8 @@ class Recipe:
             raise ValueError(f"penalty must be >= 0 and target < 1, got {self.penalty} and {self.target}")
         if self.arch == "ridge" and not 0 <= self.means <= self.filters:
             raise ValueError(f"means must lie between 0 and the {self.filters} filters, got {self.means}")
+        if self.arch == "ridge" and self.symmetric and (self.size % 2 == 0 or self.pool % 2 == 0):
+            raise ValueError(f"symmetric filters need an odd size and an odd pool, got {self.size} and {self.pool}")
         if self.arch == "ridge" and self.patch <= 2 * self.reach:
             raise ValueError(
                 f"patches of {self.patch} pixels are too small for these filters; use at least {2 * self.reach + 1}"
@@ -122,5 +125,5 @@ class Network(nn.Module):
 def build(of: Recipe) -> RidgeParameters | Network:
     """The trainable model of a recipe."""
     if of.arch == "ridge":
-        return RidgeParameters(of.filters, of.size, of.sigma, of.means, of.seed, of.pool)
+        return RidgeParameters(of.filters, of.size, of.sigma, of.means, of.seed, of.pool, symmetric=of.symmetric)
     return Network(of)

@@ -2,7 +2,7 @@
 
     g(x) = sum_c sum_p psi_c(r_cp),     r_cp^2 = sum_q a_cq t_c,p+q^2,     t_c = w_c * x
 
-with circular correlation * and pools a_c >= 0 of sum 1, products of a column and a row. Without pools r = |t|, a sum of
+with correlation * and pools a_c >= 0 of sum 1, products of a column and a row. Without pools r = |t|, a sum of
 ridge functions psi_c(|t|); with them a filter's response is judged by its neighbourhood, of which noise alone seldom
 makes much. With phi_c = psi_c' and the transposes ~ of these correlations
 
@@ -18,8 +18,13 @@ diag(a_c) make the identity. Splitting the slopes into positive and negative one
 
 since circular convolutions are diagonal in the Fourier basis of every image size. P and N are trigonometric
 polynomials of degree k - 1 in each variable, so their maximum is at most 1/cos(pi (k-1)/n)^2 times that on
-an n x n grid. The proof covers circular padding and "valid" patches, which are sections of it; not
-reflection.
+an n x n grid. This covers images continued periodically, and "valid" patches, which are sections of them.
+
+Images continued by reflection, E x, are covered where the filters are symmetric: of odd size, and with every w_c its
+mirror images left to right and upside down, or their negatives, among them, with the same profile and (symmetric)
+pool. E x has the period 2H x 2W; let G be g there. A pixel of x has four copies, E'E = 4, and in the mirrored quarters
+G sees the same responses, permuted: g(x) = G(E x) / 4 is the sum over the places p of x alone, and Hess g =
+E' Hess G E / 4 has the bounds of Hess G.
 """
 
 import math
@@ -105,23 +110,42 @@ def spectral_bounds(filters: Tensor, slopes: Tensor, grid: int) -> tuple[Tensor,
     return upper, lower
 
 
-def _wrap(x: Tensor, more: int) -> Tensor:
-    """x (N x H x W) continued periodically by so many rows and columns."""
-    rows = torch.arange(x.shape[1] + more, device=x.device) % x.shape[1]
-    cols = torch.arange(x.shape[2] + more, device=x.device) % x.shape[2]
+def _continued(length: int, more: int, reflected: bool, device: torch.device) -> Tensor:
+    """Which of `length` pixels stand in a line of `more`: repeated, or reflected at both ends."""
+    place = torch.arange(length + more, device=device)
+    if not reflected:
+        return place % length
+    place = (place - more // 2) % (2 * length)
+    return torch.minimum(place, 2 * length - 1 - place)
+
+
+def _extend(x: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
+    """The pixels of x (N x H x W) in those rows and columns."""
     return x[:, rows][:, :, cols]
 
 
-def _fold(z: Tensor, height: int, width: int) -> Tensor:
-    """The transpose of `_wrap`: every pixel the sum of its copies."""
-    rows, cols = z.shape[1] - height, z.shape[2] - width
-    if height >= rows and width >= cols:
-        z = torch.cat([z[:, :rows] + z[:, height:], z[:, rows:height]], 1)
-        return torch.cat([z[..., :cols] + z[..., width:], z[..., cols:width]], -1)
-    row = torch.arange(z.shape[1], device=z.device) % height
-    col = torch.arange(z.shape[2], device=z.device) % width
-    z = z.new_zeros(len(z), height, z.shape[2]).index_add(1, row, z)
-    return z.new_zeros(len(z), height, width).index_add(2, col, z)
+def _fold(z: Tensor, rows: Tensor, cols: Tensor, height: int, width: int) -> Tensor:
+    """The transpose of `_extend`: every pixel the sum of its copies."""
+    z = z.new_zeros(len(z), height, z.shape[2]).index_add(1, rows, z)
+    return z.new_zeros(len(z), height, width).index_add(2, cols, z)
+
+
+def closed_under_flips(filters: Tensor, slopes: Tensor, pools: Tensor | None) -> bool:
+    """Whether every filter is there as often as its mirror images, up to the sign, with the same profile and pool."""
+    profiles = slopes if pools is None else torch.cat([slopes, pools.flatten(1)], 1)
+    same_profile = (profiles[:, None] == profiles).all(-1)
+
+    def how_often(others: Tensor) -> Tensor:
+        here = filters.flatten(1)[:, None]
+        return (
+            ((here == others.flatten(1)).all(-1) | (here == -others.flatten(1)).all(-1))
+            .logical_and(same_profile)
+            .sum(0)
+        )
+
+    often = how_often(filters)
+    symmetric_pools = pools is None or torch.equal(pools, pools.flip(-1))
+    return symmetric_pools and all(torch.equal(how_often(filters.flip(axis)), often) for axis in (-1, -2))
 
 
 def _profile_values(t: Tensor, slopes: Tensor, spacing: float) -> Tensor:
@@ -147,31 +171,47 @@ def reach(size: int, pool: int) -> int:
 class Ridge(nn.Module):
     """g(x) = sum_c sum_p psi_c(r_cp): filters C x k x k, slopes C x J on knots `spacing` apart, pools C x 2 x q.
 
-    pools[c, 0] and pools[c, 1] are the column and the row whose product is a_c; None: r = |t|.
+    pools[c, 0] and pools[c, 1] are the column and the row whose product is a_c; None: r = |t|. Images are continued
+    periodically, or, if `reflected`, by reflection, for which the filters must be symmetric.
     """
 
     alignment = 1
-    circular = True
 
-    def __init__(self, filters: Tensor, slopes: Tensor, spacing: float, pools: Tensor | None = None) -> None:
+    def __init__(
+        self, filters: Tensor, slopes: Tensor, spacing: float, pools: Tensor | None = None, reflected: bool = False
+    ) -> None:
         super().__init__()
+        self.reflected, self.circular = reflected, not reflected
         self.filters, self.slopes, self.spacing = nn.Parameter(filters), nn.Parameter(slopes), spacing
         self.pools = None if pools is None else nn.Parameter(pools)
         self.radius = reach(filters.shape[-1], 1 if pools is None else pools.shape[-1])
         if pools is not None and (bool((pools < 0).any()) or float((pools.sum(-1) - 1).max()) > 1e-5):
             raise ValueError(f"the weights of a pool must be >= 0 and sum up to 1, got {pools.tolist()}")
+        if reflected and (self.radius % 2 or not closed_under_flips(filters, slopes, pools)):
+            raise ValueError(
+                "reflection needs filters and pools of odd size, and with every filter its mirror images with the "
+                "same profile; continue these images periodically: reflected=False"
+            )
+
+    def _places(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows and columns of the continued image."""
+        height, width = x.shape[-2:]
+        return (
+            _continued(height, self.radius, self.reflected, x.device),
+            _continued(width, self.radius, self.reflected, x.device),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """g of every image of a batch N x 1 x H x W."""
-        t = F.conv2d(_wrap(x[:, 0], self.radius)[:, None], self.filters[:, None])
+        t = F.conv2d(_extend(x[:, 0], *self._places(x))[:, None], self.filters[:, None])
         r = t if self.pools is None else pool(t**2, self.pools).clamp(min=TINY).sqrt()
         return _profile_values(r, self.slopes, self.spacing).sum((1, 2, 3))
 
     def gradient(self, x: Tensor) -> Tensor:
-        """grad g of every image of a batch N x 1 x H x W, padded circularly."""
-        padded = _wrap(x[:, 0], self.radius)
-        z = valid_gradient(padded, self.filters, self.slopes, self.pools, self.spacing)
-        return _fold(z, *x.shape[-2:])[:, None]
+        """grad g of every image of a batch N x 1 x H x W."""
+        rows, cols = self._places(x)
+        z = valid_gradient(_extend(x[:, 0], rows, cols), self.filters, self.slopes, self.pools, self.spacing)
+        return _fold(z, rows, cols, *x.shape[-2:])[:, None]
 
     @property
     def bounded_below(self) -> bool:

@@ -25,48 +25,83 @@ class RidgeParameters(nn.Module):
     so that max P = bound, then the negative ones so that max N <= bound, which only lifts the profiles. Responses are
     pooled over `pool` x `pool` pixels. Start: cosine filters, slopes of t / (1 + (t / width)^4), width = 2.5 sigma, or
     1.5 sigma for pooled responses, which vary less.
+
+    If `symmetric`, the first 8 to 15 filters, which stand alone, are even or odd in each direction, as at the start;
+    the others come in octets: a filter turned and mirrored in all eight ways, with one profile.
     """
 
+    parity: Tensor
+
     def __init__(
-        self, filters: int, size: int, sigma: float, means: int = 0, seed: int = 0, pool: int = 1, knots: int = 24
+        self,
+        filters: int,
+        size: int,
+        sigma: float,
+        means: int = 0,
+        seed: int = 0,
+        pool: int = 1,
+        knots: int = 24,
+        symmetric: bool = True,
     ) -> None:
         super().__init__()
         step, width = (0.4, 2.5) if pool == 1 else (0.2, 1.5)
         self.bound, self.spacing, self.means, self.margin, self.grid = 0.99, step * sigma, means, reach(size, pool), 96
         generator = torch.Generator().manual_seed(seed)
-        start = _first_filters(filters, size, means)
+        octets = max(0, filters // 8 - 1) if symmetric else 0
+        self.symmetric, self.alone = symmetric, filters - 8 * octets
+        start = _first_octets(self.alone, octets, size, means) if symmetric else _first_filters(filters, size, means)
+        self.register_buffer("parity", _parity(start[: self.alone]))
         self.filters = nn.Parameter(start + 0.02 * torch.randn(start.shape, generator=generator))
         t = step * torch.arange(knots + 1)
-        self.slopes = nn.Parameter(torch.diff(t / (1 + (t / width) ** 4)).div(step).repeat(filters, 1))
-        self.log_weights = nn.Parameter(torch.zeros(filters))
+        self.slopes = nn.Parameter(torch.diff(t / (1 + (t / width) ** 4)).div(step).repeat(len(start), 1))
+        self.log_weights = nn.Parameter(torch.zeros(len(start)))
         place = (torch.arange(pool) - (pool - 1) / 2) / pool
-        self.log_pools = nn.Parameter((-8 * place**2).repeat(filters, 2, 1)) if pool > 1 else None
+        self.log_pools = nn.Parameter((-8 * place**2).repeat(len(start), 2, 1)) if pool > 1 else None
 
     @torch.no_grad()
     def start_from(self, potential: object) -> None:
         """Take over filters, profiles and pools of a trained potential of the same shape."""
-        if not isinstance(potential, Ridge) or _shapes(potential) != _shapes(self.export()):
+        if not isinstance(potential, Ridge) or _kind(potential) != _kind(self.export()):
             raise ValueError("training can start only from weights of the same architecture and size")
-        weights = potential.slopes.abs().amax(1).clamp(min=1e-6)
-        self.filters.copy_(potential.filters)
-        self.slopes.copy_(potential.slopes / weights[:, None])
+        first = [*range(self.alone), *range(self.alone, len(potential.filters), 8)] if self.symmetric else slice(None)
+        slopes = potential.slopes[first]
+        weights = slopes.abs().amax(1).clamp(min=1e-6)
+        self.filters.copy_(potential.filters[first])
+        self.parity.copy_(_parity(self.filters[: self.alone]))
+        self.slopes.copy_(slopes / weights[:, None])
         self.log_weights.copy_(weights.log() - weights.log().mean())
         if self.log_pools is not None and potential.pools is not None:
-            self.log_pools.copy_(potential.pools.clamp(min=1e-9).log())
+            self.log_pools.copy_(potential.pools[first].clamp(min=1e-9).log())
 
     def effective(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Filters, slopes and pools that satisfy the bound, differentiable in the free parameters."""
         mean = self.filters.mean((1, 2), keepdim=True)
-        mean = mean * (torch.arange(len(mean), device=mean.device) >= self.means)[:, None, None]
-        filters = self.filters - mean
+        filters = self.filters - mean * (torch.arange(len(mean), device=mean.device) >= self.means)[:, None, None]
+        if self.symmetric:
+            filters = torch.cat([_of_parity(filters[: self.alone], self.parity), filters[self.alone :]])
         filters = filters / filters.flatten(1).norm(dim=1)[:, None, None]
         slopes = _with_rising_ends(self.slopes) * self.log_weights.exp()[:, None]
+        pools = None if self.log_pools is None else self.log_pools.softmax(-1)
+        if self.symmetric:
+            filters, slopes, pools = self._with_octets(filters, slopes, pools)
         upper, _ = spectral_bounds(filters, slopes, self.grid)
         slopes = slopes * (self.bound / upper)
         _, lower = spectral_bounds(filters, slopes, self.grid)
         shrink = (self.bound / lower.clamp(min=1e-9)).clamp(max=1)
-        pools = None if self.log_pools is None else self.log_pools.softmax(-1)
         return filters, torch.where(slopes > 0, slopes, slopes * shrink), pools
+
+    def _with_octets(
+        self, filters: Tensor, slopes: Tensor, pools: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The whole bank: the filters that stand alone, then those of the octets; pools are made symmetric."""
+        n = self.alone
+        filters = torch.cat([filters[:n], _in_all_positions(filters[n:])])
+        slopes = torch.cat([slopes[:n], slopes[n:].repeat_interleave(8, 0)])
+        if pools is not None:
+            pools = (pools + pools.flip(-1)) / 2
+            turned = torch.stack([pools[n:]] * 4 + [pools[n:].flip(1)] * 4, 1).flatten(0, 1)
+            pools = torch.cat([pools[:n], turned])
+        return filters, slopes, pools
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """For Adam: profiles and pools learn 10/3 as fast as filters."""
@@ -82,23 +117,46 @@ class RidgeParameters(nn.Module):
         """The potential, rescaled so that its certificate is at most `bound`."""
         filters, slopes, pools = (None if t is None else t.detach().cpu().clone() for t in self.effective())
         assert filters is not None and slopes is not None
-        potential = Ridge(filters, slopes, self.spacing, pools)
+        potential = Ridge(filters, slopes, self.spacing, pools, self.symmetric)
         potential.slopes.mul_(min(1.0, (self.bound - 1e-6) / potential.certificate()))
         return potential
 
 
-def _shapes(potential: Ridge) -> list[torch.Size]:
-    return [parameter.shape for parameter in potential.parameters()]
+def _kind(potential: Ridge) -> tuple[bool, list[torch.Size]]:
+    return potential.reflected, [parameter.shape for parameter in potential.parameters()]
+
+
+def _parity(filters: Tensor) -> Tensor:
+    """Signs (2 x C x 1 x 1): whether filters are rather even or odd, left to right and upside down."""
+    products = [(filters * filters.flip(axis)).sum((1, 2), keepdim=True) for axis in (-1, -2)]
+    return torch.where(torch.stack(products) < 0, -1.0, 1.0)
+
+
+def _of_parity(filters: Tensor, parity: Tensor) -> Tensor:
+    """The part of the filters that is even or odd as `parity` says."""
+    for axis, sign in zip((-1, -2), parity, strict=True):
+        filters = (filters + sign * filters.flip(axis)) / 2
+    return filters
+
+
+def _in_all_positions(filters: Tensor) -> Tensor:
+    """Octets: every filter mirrored in all ways (4), and these transposed."""
+    mirrored = torch.stack([filters, filters.flip(-1), filters.flip(-2), filters.flip(-1, -2)], 1)
+    return torch.cat([mirrored, mirrored.transpose(-1, -2)], 1).flatten(0, 1)
+
+
+def _cosine_products(size: int) -> tuple[Tensor, Tensor]:
+    """The products of two orthonormal cosines, size x size x size x size, and their frequencies."""
+    n = torch.arange(size)
+    basis = torch.cos(math.pi * (n + 0.5) * n[:, None] / size)
+    basis = basis / basis.norm(dim=1, keepdim=True)
+    return torch.einsum("ui,vj->uvij", basis, basis), n[:, None] ** 2 + n**2 + 1e-3 * n[:, None]
 
 
 def cosine_filters(size: int) -> Tensor:
     """The size^2 products of orthonormal cosines, by rising frequency, the constant first."""
-    n = torch.arange(size)
-    basis = torch.cos(math.pi * (n + 0.5) * n[:, None] / size)
-    basis = basis / basis.norm(dim=1, keepdim=True)
-    frequency = (n[:, None] ** 2 + n**2 + 1e-3 * n[:, None]).flatten()
-    products = torch.einsum("ui,vj->uvij", basis, basis).reshape(-1, size, size)
-    return products[frequency.argsort()]
+    products, frequency = _cosine_products(size)
+    return products.flatten(0, 1)[frequency.flatten().argsort()]
 
 
 def _first_filters(count: int, size: int, means: int) -> Tensor:
@@ -108,3 +166,22 @@ def _first_filters(count: int, size: int, means: int) -> Tensor:
     coarse = cosine_filters(size)[0 if means else 1 :]
     rest = count - len(fine)
     return torch.cat([coarse[torch.arange(rest) % len(coarse)], fine])
+
+
+def _corners(size: int) -> Tensor:
+    """Sums of four cosine products, one of each parity, by rising frequency; their octets span all but the highest."""
+    products, frequency = _cosine_products(size)
+    n = size // 2 * 2
+    sums = torch.stack([products[i:n:2, j:n:2] for i in (0, 1) for j in (0, 1)]).sum(0) / 2
+    above = torch.ones(n // 2, n // 2).triu() > 0
+    return sums[above][frequency[:n:2, :n:2][above].argsort()]
+
+
+def _first_octets(alone: int, octets: int, size: int, means: int) -> Tensor:
+    """The lowest cosines, alone; for octets small filters of all frequencies, then large ones of the lowest."""
+    cosines = cosine_filters(size)[0 if means else 1 :]
+    n = min(size // 2, (math.isqrt(8 * octets + 1) - 1) // 2)
+    small = torch.nn.functional.pad(_corners(2 * n + 1), [size // 2 - n] * 4)
+    large = _corners(size)
+    rest = octets - len(small)
+    return torch.cat([cosines[torch.arange(alone) % len(cosines)], small, large[torch.arange(rest) % len(large)]])

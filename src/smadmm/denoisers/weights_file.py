@@ -20,7 +20,7 @@ def save(potential: Ridge | DnCNN, path: Path, sigma: float, lipschitz: float) -
 
     about: dict[str, str | float] = {"sigma": sigma, "lipschitz": lipschitz}
     if isinstance(potential, Ridge):
-        about |= {"kind": "ridge", "spacing": potential.spacing}
+        about |= {"kind": "ridge", "spacing": potential.spacing, "reflected": potential.reflected}
     else:
         about |= {"kind": "dncnn", "layers": potential.layers, "channels": potential.channels}
         about["unshuffle"] = potential.alignment
@@ -40,7 +40,8 @@ def load(name: str | Path) -> GradientStep:
         tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     potential: Ridge | DnCNN
     if about["kind"] == "ridge":
-        potential = Ridge(tensors["filters"], tensors["slopes"], about["spacing"], tensors.get("pools"))
+        reflected = about.get("reflected", False)
+        potential = Ridge(tensors["filters"], tensors["slopes"], about["spacing"], tensors.get("pools"), reflected)
     else:
         potential = DnCNN(about["layers"], about["channels"], about["unshuffle"])
         potential.load_state_dict(tensors)
