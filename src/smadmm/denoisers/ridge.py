@@ -78,12 +78,21 @@ def valid_gradient_torch(
     return F.conv_transpose2d(u, filters[:, None])[:, 0]
 
 
-def valid_gradient(x: Tensor, filters: Tensor, slopes: Tensor, pools: Tensor | None, spacing: float) -> Tensor:
-    """Gradient without padding, N x H x W: compiled if on the CPU and numba is there."""
+def valid_gradient(
+    x: Tensor, filters: Tensor, slopes: Tensor, pools: Tensor | None, spacing: float, singles: int | None = None
+) -> Tensor:
+    """Gradient without padding, N x H x W: compiled if on the CPU and numba is there.
+
+    Filters that are symmetric, as `Ridge` says of `singles`, take less time where nothing is to be differentiated.
+    """
     offset, slope = spline_pieces(slopes, spacing)
     if x.device.type != "cpu" or find_spec("numba") is None:
         return valid_gradient_torch(x, filters, offset, slope, pools, spacing)
-    from smadmm.denoisers.ridge_cpu import ValidGradient
+    from smadmm.denoisers.ridge_cpu import ValidGradient, folded_gradient
+
+    differentiated = torch.is_grad_enabled() and (x.requires_grad or filters.requires_grad or slopes.requires_grad)
+    if singles is not None and pools is None and not differentiated:
+        return folded_gradient(x, filters, offset, slope, spacing, singles)
 
     z: Tensor = ValidGradient.apply(x, filters, offset, slope, pools, spacing)  # type: ignore[no-untyped-call]
     return z
@@ -130,22 +139,27 @@ def _fold(z: Tensor, rows: Tensor, cols: Tensor, height: int, width: int) -> Ten
     return z.new_zeros(len(z), height, width).index_add(2, cols, z)
 
 
-def closed_under_flips(filters: Tensor, slopes: Tensor, pools: Tensor | None) -> bool:
-    """Whether every filter is there as often as its mirror images, up to the sign, with the same profile and pool."""
-    profiles = slopes if pools is None else torch.cat([slopes, pools.flatten(1)], 1)
-    same_profile = (profiles[:, None] == profiles).all(-1)
+def mirror_images(filters: Tensor) -> Tensor:
+    """Fours: every filter, mirrored left to right, upside down, and both."""
+    fours = torch.stack([filters, filters.flip(-1), filters.flip(-2), filters.flip(-1, -2)], 1)
+    return fours.flatten(0, 1)
 
-    def how_often(others: Tensor) -> Tensor:
-        here = filters.flatten(1)[:, None]
-        return (
-            ((here == others.flatten(1)).all(-1) | (here == -others.flatten(1)).all(-1))
-            .logical_and(same_profile)
-            .sum(0)
-        )
 
-    often = how_often(filters)
-    symmetric_pools = pools is None or torch.equal(pools, pools.flip(-1))
-    return symmetric_pools and all(torch.equal(how_often(filters.flip(axis)), often) for axis in (-1, -2))
+def _symmetric(filters: Tensor, slopes: Tensor, pools: Tensor | None, singles: int) -> bool:
+    """Whether filters, profiles and pools are as `Ridge` says they are for that number of singles."""
+    alone, fours, tables = filters[:singles], filters[singles:], [slopes[singles:]]
+    if filters.shape[-1] % 2 == 0 or len(fours) % 4:
+        return False
+    if pools is not None:
+        tables.append(pools[singles:])
+        if pools.shape[-1] % 2 == 0 or not torch.equal(pools, pools.flip(-1)):
+            return False
+    for axis in (-1, -2):
+        even, odd = alone == alone.flip(axis), alone == -alone.flip(axis)
+        if not bool((even.flatten(1).all(1) | odd.flatten(1).all(1)).all()):
+            return False
+    same_tables = all(torch.equal(table, table[::4].repeat_interleave(4, 0)) for table in tables)
+    return same_tables and torch.equal(fours, mirror_images(fours[::4]))
 
 
 def _profile_values(t: Tensor, slopes: Tensor, spacing: float) -> Tensor:
@@ -172,33 +186,35 @@ class Ridge(nn.Module):
     """g(x) = sum_c sum_p psi_c(r_cp): filters C x k x k, slopes C x J on knots `spacing` apart, pools C x 2 x q.
 
     pools[c, 0] and pools[c, 1] are the column and the row whose product is a_c; None: r = |t|. Images are continued
-    periodically, or, if `reflected`, by reflection, for which the filters must be symmetric.
+    periodically; by reflection, if `singles` is given: then so many filters, the first, must be even or odd in each
+    direction, and the others come in fours: a filter, mirrored left to right, upside down, and both.
     """
 
     alignment = 1
 
     def __init__(
-        self, filters: Tensor, slopes: Tensor, spacing: float, pools: Tensor | None = None, reflected: bool = False
+        self, filters: Tensor, slopes: Tensor, spacing: float, pools: Tensor | None = None, singles: int | None = None
     ) -> None:
         super().__init__()
-        self.reflected, self.circular = reflected, not reflected
+        self.singles, self.circular = singles, singles is None
         self.filters, self.slopes, self.spacing = nn.Parameter(filters), nn.Parameter(slopes), spacing
         self.pools = None if pools is None else nn.Parameter(pools)
         self.radius = reach(filters.shape[-1], 1 if pools is None else pools.shape[-1])
         if pools is not None and (bool((pools < 0).any()) or float((pools.sum(-1) - 1).max()) > 1e-5):
             raise ValueError(f"the weights of a pool must be >= 0 and sum up to 1, got {pools.tolist()}")
-        if reflected and (self.radius % 2 or not closed_under_flips(filters, slopes, pools)):
+        if singles is not None and not _symmetric(filters, slopes, pools, singles):
             raise ValueError(
-                "reflection needs filters and pools of odd size, and with every filter its mirror images with the "
-                "same profile; continue these images periodically: reflected=False"
+                f"to continue images by reflection, the first {singles} filters must be even or odd in each direction, "
+                "the others come in fours of mirror images with one profile, and filters and pools have odd sizes; "
+                "leave out `singles` to continue images periodically"
             )
 
     def _places(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Rows and columns of the continued image."""
         height, width = x.shape[-2:]
         return (
-            _continued(height, self.radius, self.reflected, x.device),
-            _continued(width, self.radius, self.reflected, x.device),
+            _continued(height, self.radius, not self.circular, x.device),
+            _continued(width, self.radius, not self.circular, x.device),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -210,7 +226,9 @@ class Ridge(nn.Module):
     def gradient(self, x: Tensor) -> Tensor:
         """grad g of every image of a batch N x 1 x H x W."""
         rows, cols = self._places(x)
-        z = valid_gradient(_extend(x[:, 0], rows, cols), self.filters, self.slopes, self.pools, self.spacing)
+        z = valid_gradient(
+            _extend(x[:, 0], rows, cols), self.filters, self.slopes, self.pools, self.spacing, self.singles
+        )
         return _fold(z, rows, cols, *x.shape[-2:])[:, None]
 
     @property

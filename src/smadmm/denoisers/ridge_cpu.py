@@ -8,6 +8,7 @@ loops of `ridge_kernels` turn t into its factor of the gradient in between. With
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -69,6 +70,53 @@ class _Bands:
         for start, n, where in self.strips(row, rows):
             columns = torch.mm(self.transposed, u[:, where], out=self._buffer("back", self.size**2, n))
             kernels.scatter_patches(columns.numpy(), start, n, self.size, z.numpy())
+
+
+def _parts(filters: Tensor) -> list[Tensor]:
+    """Filters (C x k x k) split by parity, as `gather_folded` splits patches: four matrices, C x about k^2 / 4."""
+    half = filters.shape[-1] // 2
+    parts = []
+    for upside_down in (1, -1):
+        for left_to_right in (1, -1):
+            part = (filters + upside_down * filters.flip(-2)) / 2
+            part = (part + left_to_right * part.flip(-1)) / 2
+            row, col = half + (upside_down < 0), half + (left_to_right < 0)
+            parts.append(part[:, row:, col:].flatten(1).contiguous())
+    return parts
+
+
+def folded_gradient(x: Tensor, filters: Tensor, offset: Tensor, slope: Tensor, spacing: float, singles: int) -> Tensor:
+    """The gradient for symmetric filters: of singles one part is not 0, those of fours differ in signs only.
+
+    So each part of the patches is multiplied by the singles of its parity and the first of each four: a quarter of
+    the products.
+    """
+    x, half = x.contiguous(), filters.shape[-1] // 2
+    rows, cols = x.shape[1] - 2 * half, x.shape[2] - 2 * half
+    alone, fours = _parts(filters[:singles].detach()), _parts(filters[singles::4].detach())
+    own = [torch.nonzero((part != 0).any(1)).flatten() for part in alone]
+    matrices = [torch.cat([part[here], four]) for part, here, four in zip(alone, own, fours, strict=True)]
+    transposed = [matrix.t().contiguous() for matrix in matrices]
+    heights, widths = [len(matrix) for matrix in matrices], [len(matrix) for matrix in transposed]
+    starts = np.cumsum([0, *heights[:3]]) + [len(here) for here in own]  # of the fours' rows
+    a, b = offset[singles::4].contiguous().numpy(), slope[singles::4].contiguous().numpy()
+    z, strip = torch.zeros_like(x), max(1, STRIP // cols)
+    for row in range(0, rows, strip):
+        n = min(strip, rows - row)
+        if row == 0 or n < strip:
+            columns, t = x.new_empty(sum(widths), n * cols), x.new_empty(sum(heights), n * cols)
+            pairs = list(zip(columns.split(widths), t.split(heights), strict=True))
+        for image, out in zip(x, z, strict=True):
+            kernels.gather_folded(image.numpy(), row, n, half, columns.numpy())
+            for matrix, (part, response) in zip(matrices, pairs, strict=True):
+                torch.mm(matrix, part, out=response)
+            for (_, response), here in zip(pairs, own, strict=True):
+                kernels.spline(response[: len(here)].numpy(), offset[here].numpy(), slope[here].numpy(), 1 / spacing)
+            kernels.folded_spline(t.numpy(), starts, a, b, 1 / spacing)
+            for matrix, (part, response) in zip(transposed, pairs, strict=True):
+                torch.mm(matrix, response, out=part)
+            kernels.scatter_folded(columns.numpy(), row, n, half, out.numpy())
+    return z
 
 
 class ValidGradient(torch.autograd.Function):

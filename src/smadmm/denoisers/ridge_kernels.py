@@ -16,6 +16,12 @@ BLOCK = 512
 
 
 @njit(cache=True, fastmath=True)
+def _add(factor: float, source: Array, target: Array) -> None:
+    for s in range(target.size):
+        target[s] += factor * source[s]
+
+
+@njit(cache=True, fastmath=True)
 def gather_patches(image: Array, row: int, rows: int, size: int, columns: Array) -> None:
     """columns[i size + j, (r, s)] = image[row + r + i, s + j]."""
     width = image.shape[1] - size + 1
@@ -42,6 +48,79 @@ def scatter_patches(columns: Array, row: int, rows: int, size: int, image: Array
 
 
 @njit(cache=True, fastmath=True)
+def gather_folded(image: Array, row: int, rows: int, half: int, columns: Array) -> None:
+    """Patches of width 2 half + 1 as columns, split into parts (even, odd) upside down x (even, odd) left to right.
+
+    Of the pixels (-i, -j), (-i, j), (i, -j), (i, j) about the centre, i, j >= 0, the parts hold the sums with the signs
+    ++++, -+-+, --++, +--+ at the place (i, j); odd ones begin at 1. Where i or j is 0 pixels that coincide count once.
+    """
+    width, whole = image.shape[1] - 2 * half, half + 1
+    eo = whole * whole
+    oe, oo = eo + whole * half, eo + 2 * whole * half
+    for r in range(rows):
+        here, middle = slice(r * width, (r + 1) * width), row + r + half
+        for i in range(whole):
+            upper, lower = image[middle - i], image[middle + i]
+            for j in range(whole):
+                a, b = upper[half - j : half - j + width], upper[half + j : half + j + width]
+                c, d = lower[half - j : half - j + width], lower[half + j : half + j + width]
+                even = columns[i * whole + j, here]
+                if i > 0 and j > 0:
+                    right, down = columns[eo + i * half + j - 1, here], columns[oe + (i - 1) * whole + j, here]
+                    corner = columns[oo + (i - 1) * half + j - 1, here]
+                    for s in range(width):
+                        p, q, u, v = b[s] + a[s], b[s] - a[s], d[s] + c[s], d[s] - c[s]
+                        even[s], right[s], down[s], corner[s] = u + p, v + q, u - p, v - q
+                elif i > 0:
+                    down = columns[oe + (i - 1) * whole, here]
+                    for s in range(width):
+                        even[s], down[s] = c[s] + a[s], c[s] - a[s]
+                elif j > 0:
+                    right = columns[eo + j - 1, here]
+                    for s in range(width):
+                        even[s], right[s] = b[s] + a[s], b[s] - a[s]
+                else:
+                    even[:] = a
+
+
+@njit(cache=True, fastmath=True)
+def scatter_folded(columns: Array, row: int, rows: int, half: int, image: Array) -> None:
+    """The transpose of `gather_folded`, added to the image."""
+    width, whole = image.shape[1] - 2 * half, half + 1
+    eo = whole * whole
+    oe, oo = eo + whole * half, eo + 2 * whole * half
+    for r in range(rows):
+        here, middle = slice(r * width, (r + 1) * width), row + r + half
+        for i in range(whole):
+            upper, lower = image[middle - i], image[middle + i]
+            for j in range(whole):
+                a, b = upper[half - j : half - j + width], upper[half + j : half + j + width]
+                c, d = lower[half - j : half - j + width], lower[half + j : half + j + width]
+                even = columns[i * whole + j, here]
+                if i > 0 and j > 0:
+                    right, down = columns[eo + i * half + j - 1, here], columns[oe + (i - 1) * whole + j, here]
+                    corner = columns[oo + (i - 1) * half + j - 1, here]
+                    for s in range(width):
+                        p, q, u, v = even[s] + down[s], right[s] + corner[s], even[s] - down[s], right[s] - corner[s]
+                        c[s], a[s] = c[s] + (p - q), a[s] + (u - v)
+                        even[s], right[s] = p + q, u + v
+                    _add(1, right, b)
+                    _add(1, even, d)
+                elif i > 0:
+                    down = columns[oe + (i - 1) * whole, here]
+                    for s in range(width):
+                        a[s], c[s] = a[s] + (even[s] - down[s]), c[s] + (even[s] + down[s])
+                elif j > 0:
+                    right = columns[eo + j - 1, here]
+                    for s in range(width):
+                        a[s] += even[s] - right[s]
+                    for s in range(width):
+                        b[s] += even[s] + right[s]
+                else:
+                    _add(1, even, a)
+
+
+@njit(cache=True, fastmath=True)
 def _pieces(t: Array, inverse_spacing: float, count: int, piece: NDArray[np.int32]) -> None:
     inverse, centre = t.dtype.type(inverse_spacing), t.dtype.type(count // 2)
     zero, last = t.dtype.type(0), t.dtype.type(count - 1)
@@ -65,6 +144,35 @@ def spline(t: Array, offset: Array, slope: Array, inverse_spacing: float) -> Non
 
 
 @njit(cache=True, fastmath=True)
+def folded_spline(parts: Array, starts: NDArray[np.int64], offset: Array, slope: Array, inverse_spacing: float) -> None:
+    """For fours of mirrored filters: from the parts of their responses t to those of phi(t), in place.
+
+    The parts of the n-th four are in the rows starts + n; their responses are the sums with the signs ++++, +-+-, ++--,
+    +--+, and so are the parts of phi.
+    """
+    t, piece = np.empty((4, BLOCK), parts.dtype), np.zeros(4 * BLOCK, np.int32)
+    flat, (first, second, third, fourth) = t.reshape(-1), (t[0], t[1], t[2], t[3])
+    flat[:] = 0
+    for n in range(offset.shape[0]):
+        a, b = offset[n], slope[n]
+        for start in range(0, parts.shape[1], BLOCK):
+            here = slice(start, start + BLOCK)
+            ee, eo = parts[starts[0] + n, here], parts[starts[1] + n, here]
+            oe, oo = parts[starts[2] + n, here], parts[starts[3] + n, here]
+            for s in range(ee.size):
+                p, q, u, v = ee[s] + eo[s], ee[s] - eo[s], oe[s] + oo[s], oe[s] - oo[s]
+                first[s], second[s], third[s], fourth[s] = p + u, q + v, p - u, q - v
+            _pieces(flat, inverse_spacing, a.size, piece)
+            for s in range(flat.size):
+                k = np.uint64(piece[s])
+                flat[s] = a[k] + b[k] * flat[s]
+            for s in range(ee.size):
+                p, q = first[s] + second[s], first[s] - second[s]
+                u, v = third[s] + fourth[s], third[s] - fourth[s]
+                ee[s], eo[s], oe[s], oo[s] = p + u, q + v, p - u, q - v
+
+
+@njit(cache=True, fastmath=True)
 def spline_backward(
     t: Array, q: Array, offset: Array, slope: Array, inverse_spacing: float, sums: tuple[Array, Array]
 ) -> None:
@@ -84,12 +192,6 @@ def spline_backward(
                 p = np.uint64(piece[n])
                 w[n] *= b[p]
                 block[n] = a[p] + b[p] * block[n]
-
-
-@njit(cache=True, fastmath=True)
-def _add(factor: float, source: Array, target: Array) -> None:
-    for s in range(target.size):
-        target[s] += factor * source[s]
 
 
 @njit(cache=True, fastmath=True)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smadmm.denoisers.ridge import Ridge, reach, spectral_bounds, valid_gradient
+from smadmm.denoisers.ridge import Ridge, mirror_images, reach, spectral_bounds, valid_gradient
 
 TAIL = 8  # knots over which a profile returns to a derivative >= 0
 
@@ -48,9 +48,12 @@ class RidgeParameters(nn.Module):
         self.bound, self.spacing, self.means, self.margin, self.grid = 0.99, step * sigma, means, reach(size, pool), 96
         generator = torch.Generator().manual_seed(seed)
         octets = max(0, filters // 8 - 1) if symmetric else 0
-        self.symmetric, self.alone = symmetric, filters - 8 * octets
-        start = _first_octets(self.alone, octets, size, means) if symmetric else _first_filters(filters, size, means)
-        self.register_buffer("parity", _parity(start[: self.alone]))
+        self.singles = filters - 8 * octets if symmetric else None
+        if self.singles is None:
+            start = _first_filters(filters, size, means)
+        else:
+            start = _first_octets(self.singles, octets, size, means)
+        self.register_buffer("parity", _parity(start[: self.singles]))
         self.filters = nn.Parameter(start + 0.02 * torch.randn(start.shape, generator=generator))
         t = step * torch.arange(knots + 1)
         self.slopes = nn.Parameter(torch.diff(t / (1 + (t / width) ** 4)).div(step).repeat(len(start), 1))
@@ -63,11 +66,12 @@ class RidgeParameters(nn.Module):
         """Take over filters, profiles and pools of a trained potential of the same shape."""
         if not isinstance(potential, Ridge) or _kind(potential) != _kind(self.export()):
             raise ValueError("training can start only from weights of the same architecture and size")
-        first = [*range(self.alone), *range(self.alone, len(potential.filters), 8)] if self.symmetric else slice(None)
+        every = range(len(potential.filters))
+        first = [*every] if self.singles is None else [*every[: self.singles], *every[self.singles :: 8]]
         slopes = potential.slopes[first]
         weights = slopes.abs().amax(1).clamp(min=1e-6)
         self.filters.copy_(potential.filters[first])
-        self.parity.copy_(_parity(self.filters[: self.alone]))
+        self.parity.copy_(_parity(self.filters[: self.singles]))
         self.slopes.copy_(slopes / weights[:, None])
         self.log_weights.copy_(weights.log() - weights.log().mean())
         if self.log_pools is not None and potential.pools is not None:
@@ -77,31 +81,18 @@ class RidgeParameters(nn.Module):
         """Filters, slopes and pools that satisfy the bound, differentiable in the free parameters."""
         mean = self.filters.mean((1, 2), keepdim=True)
         filters = self.filters - mean * (torch.arange(len(mean), device=mean.device) >= self.means)[:, None, None]
-        if self.symmetric:
-            filters = torch.cat([_of_parity(filters[: self.alone], self.parity), filters[self.alone :]])
+        if self.singles is not None:
+            filters = torch.cat([_of_parity(filters[: self.singles], self.parity), filters[self.singles :]])
         filters = filters / filters.flatten(1).norm(dim=1)[:, None, None]
         slopes = _with_rising_ends(self.slopes) * self.log_weights.exp()[:, None]
         pools = None if self.log_pools is None else self.log_pools.softmax(-1)
-        if self.symmetric:
-            filters, slopes, pools = self._with_octets(filters, slopes, pools)
+        if self.singles is not None:
+            filters, slopes, pools = _with_octets(filters, slopes, pools, self.singles)
         upper, _ = spectral_bounds(filters, slopes, self.grid)
         slopes = slopes * (self.bound / upper)
         _, lower = spectral_bounds(filters, slopes, self.grid)
         shrink = (self.bound / lower.clamp(min=1e-9)).clamp(max=1)
         return filters, torch.where(slopes > 0, slopes, slopes * shrink), pools
-
-    def _with_octets(
-        self, filters: Tensor, slopes: Tensor, pools: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The whole bank: the filters that stand alone, then those of the octets; pools are made symmetric."""
-        n = self.alone
-        filters = torch.cat([filters[:n], _in_all_positions(filters[n:])])
-        slopes = torch.cat([slopes[:n], slopes[n:].repeat_interleave(8, 0)])
-        if pools is not None:
-            pools = (pools + pools.flip(-1)) / 2
-            turned = torch.stack([pools[n:]] * 4 + [pools[n:].flip(1)] * 4, 1).flatten(0, 1)
-            pools = torch.cat([pools[:n], turned])
-        return filters, slopes, pools
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """For Adam: profiles and pools learn 10/3 as fast as filters."""
@@ -117,13 +108,13 @@ class RidgeParameters(nn.Module):
         """The potential, rescaled so that its certificate is at most `bound`."""
         filters, slopes, pools = (None if t is None else t.detach().cpu().clone() for t in self.effective())
         assert filters is not None and slopes is not None
-        potential = Ridge(filters, slopes, self.spacing, pools, self.symmetric)
+        potential = Ridge(filters, slopes, self.spacing, pools, self.singles)
         potential.slopes.mul_(min(1.0, (self.bound - 1e-6) / potential.certificate()))
         return potential
 
 
-def _kind(potential: Ridge) -> tuple[bool, list[torch.Size]]:
-    return potential.reflected, [parameter.shape for parameter in potential.parameters()]
+def _kind(potential: Ridge) -> tuple[int | None, list[torch.Size]]:
+    return potential.singles, [parameter.shape for parameter in potential.parameters()]
 
 
 def _parity(filters: Tensor) -> Tensor:
@@ -139,10 +130,17 @@ def _of_parity(filters: Tensor, parity: Tensor) -> Tensor:
     return filters
 
 
-def _in_all_positions(filters: Tensor) -> Tensor:
-    """Octets: every filter mirrored in all ways (4), and these transposed."""
-    mirrored = torch.stack([filters, filters.flip(-1), filters.flip(-2), filters.flip(-1, -2)], 1)
-    return torch.cat([mirrored, mirrored.transpose(-1, -2)], 1).flatten(0, 1)
+def _with_octets(
+    filters: Tensor, slopes: Tensor, pools: Tensor | None, singles: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Singles, then octets: the mirror images of a filter and those of its transpose; pools are made symmetric."""
+    turned = torch.stack([filters[singles:], filters[singles:].transpose(-1, -2)], 1).flatten(0, 1)
+    if pools is not None:
+        pools = (pools + pools.flip(-1)) / 2
+        of_octets = torch.stack([pools[singles:]] * 4 + [pools[singles:].flip(1)] * 4, 1).flatten(0, 1)
+        pools = torch.cat([pools[:singles], of_octets])
+    slopes = torch.cat([slopes[:singles], slopes[singles:].repeat_interleave(8, 0)])
+    return torch.cat([filters[:singles], mirror_images(turned)]), slopes, pools
 
 
 def _cosine_products(size: int) -> tuple[Tensor, Tensor]:
@@ -177,11 +175,11 @@ def _corners(size: int) -> Tensor:
     return sums[above][frequency[:n:2, :n:2][above].argsort()]
 
 
-def _first_octets(alone: int, octets: int, size: int, means: int) -> Tensor:
+def _first_octets(singles: int, octets: int, size: int, means: int) -> Tensor:
     """The lowest cosines, alone; for octets small filters of all frequencies, then large ones of the lowest."""
     cosines = cosine_filters(size)[0 if means else 1 :]
     n = min(size // 2, (math.isqrt(8 * octets + 1) - 1) // 2)
     small = torch.nn.functional.pad(_corners(2 * n + 1), [size // 2 - n] * 4)
     large = _corners(size)
     rest = octets - len(small)
-    return torch.cat([cosines[torch.arange(alone) % len(cosines)], small, large[torch.arange(rest) % len(large)]])
+    return torch.cat([cosines[torch.arange(singles) % len(cosines)], small, large[torch.arange(rest) % len(large)]])

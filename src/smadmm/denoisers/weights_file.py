@@ -20,7 +20,8 @@ def save(potential: Ridge | DnCNN, path: Path, sigma: float, lipschitz: float) -
 
     about: dict[str, str | float] = {"sigma": sigma, "lipschitz": lipschitz}
     if isinstance(potential, Ridge):
-        about |= {"kind": "ridge", "spacing": potential.spacing, "reflected": potential.reflected}
+        about |= {"kind": "ridge", "spacing": potential.spacing}
+        about |= {} if potential.singles is None else {"singles": potential.singles}
     else:
         about |= {"kind": "dncnn", "layers": potential.layers, "channels": potential.channels}
         about["unshuffle"] = potential.alignment
@@ -40,8 +41,8 @@ def load(name: str | Path) -> GradientStep:
         tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     potential: Ridge | DnCNN
     if about["kind"] == "ridge":
-        reflected = about.get("reflected", False)
-        potential = Ridge(tensors["filters"], tensors["slopes"], about["spacing"], tensors.get("pools"), reflected)
+        pools, singles = tensors.get("pools"), about.get("singles")
+        potential = Ridge(tensors["filters"], tensors["slopes"], about["spacing"], pools, singles)
     else:
         potential = DnCNN(about["layers"], about["channels"], about["unshuffle"])
         potential.load_state_dict(tensors)
