@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from smadmm.denoisers import GradientStep, Ridge, lipschitz
-from smadmm.denoisers.ridge import spline_pieces, valid_gradient, valid_gradient_torch
-from smadmm.denoisers.ridge_cpu import folded_gradient
+from smadmm.denoisers.ridge import mirrored, repeated, spline_pieces, valid_gradient
 from smadmm.denoisers.ridge_training import RidgeParameters
 
 
@@ -172,7 +171,7 @@ def test_certificate_is_above_what_is_measured_on_images() -> None:
 ODD_POOLS = pytest.mark.parametrize("pool", [1, 3])
 
 
-def mirrored(x: Tensor, margin: int) -> Tensor:
+def with_margins(x: Tensor, margin: int) -> Tensor:
     """By NumPy: x with its mirror images around it."""
     return torch.from_numpy(np.pad(x.numpy(), [(0, 0), (0, 0), (margin, margin), (margin, margin)], "symmetric"))
 
@@ -188,9 +187,10 @@ def test_reflected_gradient_is_the_derivative_of_the_value(shape: tuple[int, int
 @ODD_POOLS
 def test_reflected_gradient_is_the_middle_of_that_of_a_mirrored_image(pool: int) -> None:
     potential, x = symmetric_ridge(pool), image(2, 1, 10, 7)
-    filters, slopes, *pools = (parameter.detach() for parameter in potential.parameters())
-    circular = Ridge(filters, slopes, potential.spacing, *pools)
-    middle = circular.gradient(mirrored(x, 7))[..., 7:-7, 7:-7]
+    filters, *tables = (parameter.detach() for parameter in potential.parameters())
+    slopes, *pools = (repeated(table, potential.singles) for table in tables)
+    circular = Ridge(mirrored(filters, potential.singles), slopes, potential.spacing, *pools)
+    middle = circular.gradient(with_margins(x, 7))[..., 7:-7, 7:-7]
     assert (potential.gradient(x) - circular.gradient(x)).abs().max() > 1e-3
     torch.testing.assert_close(potential.gradient(x), middle, rtol=1e-10, atol=1e-12)
 
@@ -212,8 +212,9 @@ def test_reflected_images_see_the_spectrum_of_the_filters() -> None:
         potential.slopes.abs_()
         potential.slopes[:, 0] = potential.slopes.amax(1)
     h = hessian(potential, torch.zeros(1, 1, 12, 12, dtype=torch.float64))
-    powers = torch.fft.fft2(potential.filters.detach(), s=(24, 24)).abs()[:, :12, :12] ** 2
-    symbol = torch.einsum("c,chw->hw", potential.slopes.detach()[:, 0], powers)
+    filters, slopes = mirrored(potential.filters.detach(), 8), repeated(potential.slopes.detach(), 8)
+    powers = torch.fft.fft2(filters, s=(24, 24)).abs()[:, :12, :12] ** 2
+    symbol = torch.einsum("c,chw->hw", slopes[:, 0], powers)
     torch.testing.assert_close(torch.linalg.matrix_norm(h, 2), symbol.max(), rtol=1e-9, atol=0)
 
 
@@ -229,57 +230,58 @@ def test_tiles_of_reflected_images_equal_the_whole() -> None:
     torch.testing.assert_close(denoiser.tiled(x, tile=13), denoiser(x), rtol=1e-12, atol=1e-12)
 
 
+@ODD_POOLS
 @pytest.mark.parametrize(("filters", "size"), [(7, 3), (16, 5), (41, 7)], ids=["singles", "one octet", "octets"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 1e-13)])
 def test_folded_products_equal_torch(
-    filters: int, size: int, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
+    filters: int, size: int, dtype: torch.dtype, tolerance: float, pool: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = RidgeParameters(filters, size, 5 / 255, means=2)
+    free = RidgeParameters(filters, size, 5 / 255, means=2, pool=pool)
     with torch.no_grad():
         free.slopes += 0.5 * torch.randn(free.slopes.shape, generator=torch.Generator().manual_seed(0))
-    potential = free.export().to(dtype).requires_grad_(False)
-    assert potential.singles is not None
+    potential = free.export().to(dtype)
     x = torch.rand(2, 40, 33, generator=torch.Generator().manual_seed(0)).to(dtype)
-    tables = spline_pieces(potential.slopes, potential.spacing)
-    slow = valid_gradient_torch(x, potential.filters, *tables, None, potential.spacing)
+    arguments = (x, potential.filters, potential.slopes, potential.pools, potential.spacing, potential.singles)
+    found = []
     for strip in (1, 100, 1024):
         monkeypatch.setattr("smadmm.denoisers.ridge_cpu.STRIP", strip)
-        fast = folded_gradient(x, potential.filters, *tables, potential.spacing, potential.singles)
+        found.append(valid_gradient(*arguments))
+    monkeypatch.setattr("smadmm.denoisers.ridge.find_spec", lambda name: None)
+    slow = valid_gradient(*arguments)
+    for fast in found:
         assert fast.dtype == dtype and (fast - slow).abs().max() < tolerance * slow.abs().max()
 
 
-def test_products_are_folded_only_where_nothing_is_differentiated(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    monkeypatch.setattr("smadmm.denoisers.ridge_cpu.folded_gradient", lambda x, *_: calls.append(1) or x)
-    potential, x = symmetric_ridge(), image(1, 1, 9, 8)
-    for wanted in (x.clone().requires_grad_(), x):
-        potential.gradient(wanted).sum().backward()
-    symmetric_ridge(3).requires_grad_(False).gradient(x)
-    assert not calls
-    potential.requires_grad_(False).gradient(x)
+@ODD_POOLS
+def test_folded_derivatives_equal_those_of_torch(pool: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the image and in all free parameters, which keep the filters symmetric."""
+    free = RidgeParameters(25, 5, 5 / 255, means=2, pool=pool).double()
     with torch.no_grad():
-        symmetric_ridge().gradient(x)
-    assert len(calls) == 2
+        free.slopes += 0.5 * torch.randn(free.slopes.shape, generator=torch.Generator().manual_seed(0))
+    y = torch.rand(2, 1, 30, 33, generator=torch.Generator().manual_seed(0)).double().requires_grad_()
+
+    def derivatives() -> tuple[Tensor, ...]:
+        return torch.autograd.grad((free.denoise_patches(y) ** 3).sum(), [y, *free.parameters()])
+
+    fast = derivatives()
+    monkeypatch.setattr("smadmm.denoisers.ridge.find_spec", lambda name: None)
+    for one, other in zip(fast, derivatives(), strict=True):
+        assert (one - other).abs().max() < 1e-11 * other.abs().max()
 
 
-@pytest.mark.parametrize("wrong", ["profile", "missing", "order", "pool", "parity", "size"])
-def test_reflection_is_refused_for_filters_without_their_mirror_images(wrong: str) -> None:
-    even, first = torch.ones(1, 3, 3), torch.tensor([[[1.0, 2.0, 0.0], [0, 0, 0], [0, 0, 0]]])
-    filters = torch.cat([even, first, first.flip(-1), first.flip(-2), first.flip(-1, -2)])
-    slopes, pools = torch.ones(5, 4), torch.tensor([0.25, 0.5, 0.25]).repeat(5, 2, 1)
-    assert Ridge(filters, slopes, 0.3, pools, singles=1).certificate() > 0
+@pytest.mark.parametrize("wrong", ["parity", "even pool", "skew pool", "size"])
+def test_reflection_is_refused_for_filters_that_are_not_symmetric(wrong: str) -> None:
+    even, oblique = torch.ones(1, 3, 3), torch.tensor([[[1.0, 2.0, 0.0], [0, 0, 0], [0, 0, 0]]])
+    filters, pools = torch.cat([even, oblique]), torch.tensor([0.25, 0.5, 0.25]).repeat(2, 2, 1)
+    assert Ridge(filters, torch.ones(2, 4), 0.3, pools, singles=1).certificate() > 0
     singles = 1
-    if wrong == "profile":
-        slopes[4] = 2
-    elif wrong == "missing":
-        filters, slopes, pools = filters[:4], slopes[:4], pools[:4]
-    elif wrong == "order":
-        filters = filters[[0, 1, 3, 2, 4]]
-    elif wrong == "pool":
+    if wrong == "parity":
+        singles = 2
+    elif wrong == "even pool":
+        pools = torch.full((2, 2, 2), 0.5)
+    elif wrong == "skew pool":
         pools[:] = torch.tensor([0.5, 0.25, 0.25])
-    elif wrong == "parity":
-        singles = 5
     else:
-        filters = torch.ones(5, 4, 4)
+        filters = torch.ones(2, 4, 4)
     with pytest.raises(ValueError, match="leave out `singles` to continue images periodically"):
-        Ridge(filters, slopes, 0.3, pools, singles)
+        Ridge(filters, torch.ones(2, 4), 0.3, pools, singles)

@@ -81,21 +81,31 @@ def valid_gradient_torch(
 def valid_gradient(
     x: Tensor, filters: Tensor, slopes: Tensor, pools: Tensor | None, spacing: float, singles: int | None = None
 ) -> Tensor:
-    """Gradient without padding, N x H x W: compiled if on the CPU and numba is there.
-
-    Filters that are symmetric, as `Ridge` says of `singles`, take less time where nothing is to be differentiated.
-    """
+    """Gradient without padding, N x H x W, of the potential `Ridge`: compiled if on the CPU and numba is there."""
     offset, slope = spline_pieces(slopes, spacing)
     if x.device.type != "cpu" or find_spec("numba") is None:
-        return valid_gradient_torch(x, filters, offset, slope, pools, spacing)
-    from smadmm.denoisers.ridge_cpu import ValidGradient, folded_gradient
+        pools = None if pools is None else repeated(pools, singles)
+        return valid_gradient_torch(
+            x, mirrored(filters, singles), repeated(offset, singles), repeated(slope, singles), pools, spacing
+        )
+    from smadmm.denoisers.ridge_cpu import ValidGradient
 
-    differentiated = torch.is_grad_enabled() and (x.requires_grad or filters.requires_grad or slopes.requires_grad)
-    if singles is not None and pools is None and not differentiated:
-        return folded_gradient(x, filters, offset, slope, spacing, singles)
-
-    z: Tensor = ValidGradient.apply(x, filters, offset, slope, pools, spacing)  # type: ignore[no-untyped-call]
+    z: Tensor = ValidGradient.apply(x, filters, offset, slope, pools, spacing, singles)  # type: ignore[no-untyped-call]
     return z
+
+
+def mirrored(filters: Tensor, singles: int | None) -> Tensor:
+    """All filters for which these stand: singles, then fours: a filter, mirrored left to right, upside down, both."""
+    if singles is None:
+        return filters
+    w = filters[singles:]
+    fours = torch.stack([w, w.flip(-1), w.flip(-2), w.flip(-1, -2)], 1).flatten(0, 1)
+    return torch.cat([filters[:singles], fours])
+
+
+def repeated(table: Tensor, singles: int | None) -> Tensor:
+    """The rows of a table for the filters of `mirrored`."""
+    return table if singles is None else torch.cat([table[:singles], table[singles:].repeat_interleave(4, 0)])
 
 
 def _largest(filters: Tensor, weights: Tensor, grid: int) -> Tensor:
@@ -112,8 +122,9 @@ def _largest(filters: Tensor, weights: Tensor, grid: int) -> Tensor:
     return largest
 
 
-def spectral_bounds(filters: Tensor, slopes: Tensor, grid: int) -> tuple[Tensor, Tensor]:
+def spectral_bounds(filters: Tensor, slopes: Tensor, grid: int, singles: int | None = None) -> tuple[Tensor, Tensor]:
     """max P and max N of the module docstring on a grid x grid sampling."""
+    filters, slopes = mirrored(filters, singles), repeated(slopes, singles)
     upper = _largest(filters, slopes.clamp(min=0).amax(1), grid)
     lower = _largest(filters, (-slopes).clamp(min=0).amax(1), grid)
     return upper, lower
@@ -139,27 +150,13 @@ def _fold(z: Tensor, rows: Tensor, cols: Tensor, height: int, width: int) -> Ten
     return z.new_zeros(len(z), height, width).index_add(2, cols, z)
 
 
-def mirror_images(filters: Tensor) -> Tensor:
-    """Fours: every filter, mirrored left to right, upside down, and both."""
-    fours = torch.stack([filters, filters.flip(-1), filters.flip(-2), filters.flip(-1, -2)], 1)
-    return fours.flatten(0, 1)
-
-
-def _symmetric(filters: Tensor, slopes: Tensor, pools: Tensor | None, singles: int) -> bool:
-    """Whether filters, profiles and pools are as `Ridge` says they are for that number of singles."""
-    alone, fours, tables = filters[:singles], filters[singles:], [slopes[singles:]]
-    if filters.shape[-1] % 2 == 0 or len(fours) % 4:
-        return False
-    if pools is not None:
-        tables.append(pools[singles:])
-        if pools.shape[-1] % 2 == 0 or not torch.equal(pools, pools.flip(-1)):
-            return False
+def _can_be_reflected(filters: Tensor, pools: Tensor | None, singles: int) -> bool:
+    """Whether the singles are even or odd in each direction, the pools even, and all of odd size."""
+    alone, good = filters[:singles], filters.shape[-1] % 2 == 1
     for axis in (-1, -2):
         even, odd = alone == alone.flip(axis), alone == -alone.flip(axis)
-        if not bool((even.flatten(1).all(1) | odd.flatten(1).all(1)).all()):
-            return False
-    same_tables = all(torch.equal(table, table[::4].repeat_interleave(4, 0)) for table in tables)
-    return same_tables and torch.equal(fours, mirror_images(fours[::4]))
+        good = good and bool((even.flatten(1).all(1) | odd.flatten(1).all(1)).all())
+    return good and (pools is None or (pools.shape[-1] % 2 == 1 and torch.equal(pools, pools.flip(-1))))
 
 
 def _profile_values(t: Tensor, slopes: Tensor, spacing: float) -> Tensor:
@@ -187,7 +184,7 @@ class Ridge(nn.Module):
 
     pools[c, 0] and pools[c, 1] are the column and the row whose product is a_c; None: r = |t|. Images are continued
     periodically; by reflection, if `singles` is given: then so many filters, the first, must be even or odd in each
-    direction, and the others come in fours: a filter, mirrored left to right, upside down, and both.
+    direction, and each of the others stands for four: mirrored left to right, upside down, and both.
     """
 
     alignment = 1
@@ -202,11 +199,10 @@ class Ridge(nn.Module):
         self.radius = reach(filters.shape[-1], 1 if pools is None else pools.shape[-1])
         if pools is not None and (bool((pools < 0).any()) or float((pools.sum(-1) - 1).max()) > 1e-5):
             raise ValueError(f"the weights of a pool must be >= 0 and sum up to 1, got {pools.tolist()}")
-        if singles is not None and not _symmetric(filters, slopes, pools, singles):
+        if singles is not None and not _can_be_reflected(filters, pools, singles):
             raise ValueError(
                 f"to continue images by reflection, the first {singles} filters must be even or odd in each direction, "
-                "the others come in fours of mirror images with one profile, and filters and pools have odd sizes; "
-                "leave out `singles` to continue images periodically"
+                "pools must be even, and all have an odd size; leave out `singles` to continue images periodically"
             )
 
     def _places(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -219,9 +215,10 @@ class Ridge(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """g of every image of a batch N x 1 x H x W."""
-        t = F.conv2d(_extend(x[:, 0], *self._places(x))[:, None], self.filters[:, None])
-        r = t if self.pools is None else pool(t**2, self.pools).clamp(min=TINY).sqrt()
-        return _profile_values(r, self.slopes, self.spacing).sum((1, 2, 3))
+        t = F.conv2d(_extend(x[:, 0], *self._places(x))[:, None], mirrored(self.filters, self.singles)[:, None])
+        if self.pools is not None:
+            t = pool(t**2, repeated(self.pools, self.singles)).clamp(min=TINY).sqrt()
+        return _profile_values(t, repeated(self.slopes, self.singles), self.spacing).sum((1, 2, 3))
 
     def gradient(self, x: Tensor) -> Tensor:
         """grad g of every image of a batch N x 1 x H x W."""
@@ -239,7 +236,7 @@ class Ridge(nn.Module):
     @torch.no_grad()
     def certificate(self) -> float:
         """A proved upper bound of |Hess g| at every image of every size."""
-        upper, lower = spectral_bounds(self.filters.double(), self.slopes.double(), GRID)
+        upper, lower = spectral_bounds(self.filters.double(), self.slopes.double(), GRID, self.singles)
         between_grid_points = 1 / math.cos(math.pi * (self.filters.shape[-1] - 1) / GRID) ** 2
         pooled = 1.0 if self.pools is None else float(self.pools.double().sum(-1).prod(-1).amax())
         return max(float(upper), float(lower)) * between_grid_points * pooled

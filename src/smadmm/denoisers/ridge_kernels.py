@@ -144,32 +144,14 @@ def spline(t: Array, offset: Array, slope: Array, inverse_spacing: float) -> Non
 
 
 @njit(cache=True, fastmath=True)
-def folded_spline(parts: Array, starts: NDArray[np.int64], offset: Array, slope: Array, inverse_spacing: float) -> None:
-    """For fours of mirrored filters: from the parts of their responses t to those of phi(t), in place.
-
-    The parts of the n-th four are in the rows starts + n; their responses are the sums with the signs ++++, +-+-, ++--,
-    +--+, and so are the parts of phi.
-    """
-    t, piece = np.empty((4, BLOCK), parts.dtype), np.zeros(4 * BLOCK, np.int32)
-    flat, (first, second, third, fourth) = t.reshape(-1), (t[0], t[1], t[2], t[3])
-    flat[:] = 0
-    for n in range(offset.shape[0]):
-        a, b = offset[n], slope[n]
-        for start in range(0, parts.shape[1], BLOCK):
-            here = slice(start, start + BLOCK)
-            ee, eo = parts[starts[0] + n, here], parts[starts[1] + n, here]
-            oe, oo = parts[starts[2] + n, here], parts[starts[3] + n, here]
-            for s in range(ee.size):
-                p, q, u, v = ee[s] + eo[s], ee[s] - eo[s], oe[s] + oo[s], oe[s] - oo[s]
-                first[s], second[s], third[s], fourth[s] = p + u, q + v, p - u, q - v
-            _pieces(flat, inverse_spacing, a.size, piece)
-            for s in range(flat.size):
-                k = np.uint64(piece[s])
-                flat[s] = a[k] + b[k] * flat[s]
-            for s in range(ee.size):
-                p, q = first[s] + second[s], first[s] - second[s]
-                u, v = third[s] + fourth[s], third[s] - fourth[s]
-                ee[s], eo[s], oe[s], oo[s] = p + u, q + v, p - u, q - v
+def butterfly(t: Array, starts: NDArray[np.int64], count: int) -> None:
+    """Replace the rows starts + n of t, for each n < count, by their sums with the signs ++++, +-+-, ++--, +--+."""
+    for n in range(count):
+        first, second, third, fourth = t[starts[0] + n], t[starts[1] + n], t[starts[2] + n], t[starts[3] + n]
+        for s in range(t.shape[1]):
+            p, q = first[s] + second[s], first[s] - second[s]
+            u, v = third[s] + fourth[s], third[s] - fourth[s]
+            first[s], second[s], third[s], fourth[s] = p + u, q + v, p - u, q - v
 
 
 @njit(cache=True, fastmath=True)

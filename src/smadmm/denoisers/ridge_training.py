@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smadmm.denoisers.ridge import Ridge, mirror_images, reach, spectral_bounds, valid_gradient
+from smadmm.denoisers.ridge import Ridge, reach, spectral_bounds, valid_gradient
 
 TAIL = 8  # knots over which a profile returns to a derivative >= 0
 
@@ -67,7 +67,7 @@ class RidgeParameters(nn.Module):
         if not isinstance(potential, Ridge) or _kind(potential) != _kind(self.export()):
             raise ValueError("training can start only from weights of the same architecture and size")
         every = range(len(potential.filters))
-        first = [*every] if self.singles is None else [*every[: self.singles], *every[self.singles :: 8]]
+        first = [*every] if self.singles is None else [*every[: self.singles], *every[self.singles :: 2]]
         slopes = potential.slopes[first]
         weights = slopes.abs().amax(1).clamp(min=1e-6)
         self.filters.copy_(potential.filters[first])
@@ -78,7 +78,7 @@ class RidgeParameters(nn.Module):
             self.log_pools.copy_(potential.pools[first].clamp(min=1e-9).log())
 
     def effective(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Filters, slopes and pools that satisfy the bound, differentiable in the free parameters."""
+        """Filters, slopes and pools of a `Ridge` that satisfies the bound, differentiable in the free parameters."""
         mean = self.filters.mean((1, 2), keepdim=True)
         filters = self.filters - mean * (torch.arange(len(mean), device=mean.device) >= self.means)[:, None, None]
         if self.singles is not None:
@@ -87,10 +87,10 @@ class RidgeParameters(nn.Module):
         slopes = _with_rising_ends(self.slopes) * self.log_weights.exp()[:, None]
         pools = None if self.log_pools is None else self.log_pools.softmax(-1)
         if self.singles is not None:
-            filters, slopes, pools = _with_octets(filters, slopes, pools, self.singles)
-        upper, _ = spectral_bounds(filters, slopes, self.grid)
+            filters, slopes, pools = _with_transposes(filters, slopes, pools, self.singles)
+        upper, _ = spectral_bounds(filters, slopes, self.grid, self.singles)
         slopes = slopes * (self.bound / upper)
-        _, lower = spectral_bounds(filters, slopes, self.grid)
+        _, lower = spectral_bounds(filters, slopes, self.grid, self.singles)
         shrink = (self.bound / lower.clamp(min=1e-9)).clamp(max=1)
         return filters, torch.where(slopes > 0, slopes, slopes * shrink), pools
 
@@ -101,7 +101,7 @@ class RidgeParameters(nn.Module):
 
     def denoise_patches(self, y: Tensor) -> Tensor:
         """y - grad g(y) on patches N x 1 x H x W without padding: right but for `margin` at the border."""
-        return y - valid_gradient(y[:, 0], *self.effective(), self.spacing)[:, None]
+        return y - valid_gradient(y[:, 0], *self.effective(), self.spacing, self.singles)[:, None]
 
     @torch.no_grad()
     def export(self) -> Ridge:
@@ -130,17 +130,17 @@ def _of_parity(filters: Tensor, parity: Tensor) -> Tensor:
     return filters
 
 
-def _with_octets(
+def _with_transposes(
     filters: Tensor, slopes: Tensor, pools: Tensor | None, singles: int
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Singles, then octets: the mirror images of a filter and those of its transpose; pools are made symmetric."""
+    """After the singles every filter and its transpose: their mirror images are an octet. Pools are made symmetric."""
     turned = torch.stack([filters[singles:], filters[singles:].transpose(-1, -2)], 1).flatten(0, 1)
     if pools is not None:
         pools = (pools + pools.flip(-1)) / 2
-        of_octets = torch.stack([pools[singles:]] * 4 + [pools[singles:].flip(1)] * 4, 1).flatten(0, 1)
-        pools = torch.cat([pools[:singles], of_octets])
-    slopes = torch.cat([slopes[:singles], slopes[singles:].repeat_interleave(8, 0)])
-    return torch.cat([filters[:singles], mirror_images(turned)]), slopes, pools
+        of_turned = torch.stack([pools[singles:], pools[singles:].flip(1)], 1).flatten(0, 1)
+        pools = torch.cat([pools[:singles], of_turned])
+    slopes = torch.cat([slopes[:singles], slopes[singles:].repeat_interleave(2, 0)])
+    return torch.cat([filters[:singles], turned]), slopes, pools
 
 
 def _cosine_products(size: int) -> tuple[Tensor, Tensor]:
