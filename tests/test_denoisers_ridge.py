@@ -269,7 +269,7 @@ def test_folded_derivatives_equal_those_of_torch(pool: int, monkeypatch: pytest.
         assert (one - other).abs().max() < 1e-11 * other.abs().max()
 
 
-@pytest.mark.parametrize("wrong", ["parity", "even pool", "skew pool", "size"])
+@pytest.mark.parametrize("wrong", ["parity", "count", "even pool", "skew pool", "size"])
 def test_reflection_is_refused_for_filters_that_are_not_symmetric(wrong: str) -> None:
     even, oblique = torch.ones(1, 3, 3), torch.tensor([[[1.0, 2.0, 0.0], [0, 0, 0], [0, 0, 0]]])
     filters, pools = torch.cat([even, oblique]), torch.tensor([0.25, 0.5, 0.25]).repeat(2, 2, 1)
@@ -277,6 +277,8 @@ def test_reflection_is_refused_for_filters_that_are_not_symmetric(wrong: str) ->
     singles = 1
     if wrong == "parity":
         singles = 2
+    elif wrong == "count":
+        singles = 3
     elif wrong == "even pool":
         pools = torch.full((2, 2, 2), 0.5)
     elif wrong == "skew pool":

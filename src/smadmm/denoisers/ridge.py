@@ -152,7 +152,7 @@ def _fold(z: Tensor, rows: Tensor, cols: Tensor, height: int, width: int) -> Ten
 
 def _can_be_reflected(filters: Tensor, pools: Tensor | None, singles: int) -> bool:
     """Whether the singles are even or odd in each direction, the pools even, and all of odd size."""
-    alone, good = filters[:singles], filters.shape[-1] % 2 == 1
+    alone, good = filters[:singles], filters.shape[-1] % 2 == 1 and 0 <= singles <= len(filters)
     for axis in (-1, -2):
         even, odd = alone == alone.flip(axis), alone == -alone.flip(axis)
         good = good and bool((even.flatten(1).all(1) | odd.flatten(1).all(1)).all())
