@@ -103,6 +103,12 @@ def mirrored(filters: Tensor, singles: int | None) -> Tensor:
     return torch.cat([filters[:singles], fours])
 
 
+def of_parity(filters: Tensor, upside_down: Tensor | int, left_to_right: Tensor | int) -> Tensor:
+    """The part of the filters that is even (1) or odd (-1) in these directions."""
+    filters = (filters + left_to_right * filters.flip(-1)) / 2
+    return (filters + upside_down * filters.flip(-2)) / 2
+
+
 def repeated(table: Tensor, singles: int | None) -> Tensor:
     """The rows of a table for the filters of `mirrored`."""
     return table if singles is None else torch.cat([table[:singles], table[singles:].repeat_interleave(4, 0)])

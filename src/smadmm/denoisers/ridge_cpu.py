@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from smadmm.denoisers import ridge_kernels as kernels
+from smadmm.denoisers.ridge import of_parity
 
 STRIP = 1024  # columns of a matrix product
 BAND = 64  # rows of pooled responses
@@ -108,7 +109,7 @@ class _Bands:
                 total.addmm_(part, column.t())
 
 
-SIGNS = ((1, 1), (1, -1), (-1, 1), (-1, -1))  # of the parts, upside down and left to right
+SIGNS = ((1, 1), (1, -1), (-1, 1), (-1, -1))  # of the parts, upside down and left to right: even 1, odd -1
 
 
 class _Folded(_Bands):
@@ -120,7 +121,7 @@ class _Folded(_Bands):
         self.starts = np.cumsum(self.heights) - self.fours
 
     def _split(self, filters: Tensor) -> tuple[Tensor, list[Tensor]]:
-        parts = [self._corner(_of_parity(filters, *signs), *signs).flatten(1) for signs in SIGNS]
+        parts = [self._corner(of_parity(filters, *signs), *signs).flatten(1) for signs in SIGNS]
         fours = torch.arange(self.singles, len(filters))
         self.parts_rows = [torch.cat([part[: self.singles].any(1).nonzero()[:, 0], fours]) for part in parts]
         return torch.cat(self.parts_rows), [part[rows] for part, rows in zip(parts, self.parts_rows, strict=True)]
@@ -131,7 +132,7 @@ class _Folded(_Bands):
             part = matrix.new_zeros(len(rows), self.size, self.size)
             corner = self._corner(part, *signs)
             corner.copy_(matrix.view_as(corner))
-            filters[rows] += _of_parity(part, *signs)
+            filters[rows] += of_parity(part, *signs)
         return filters
 
     def _corner(self, filters: Tensor, upside_down: int, left_to_right: int) -> Tensor:
@@ -147,12 +148,6 @@ class _Folded(_Bands):
 
     def mix(self, t: Tensor) -> None:
         kernels.butterfly(t.numpy(), self.starts, self.fours)
-
-
-def _of_parity(filters: Tensor, upside_down: int, left_to_right: int) -> Tensor:
-    """The part of filters that is even (1) or odd (-1)."""
-    filters = (filters + upside_down * filters.flip(-2)) / 2
-    return (filters + left_to_right * filters.flip(-1)) / 2
 
 
 def _bands(x: Tensor, filters: Tensor, pools: Tensor | None, singles: int | None) -> _Bands:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smadmm.denoisers.ridge import Ridge, reach, spectral_bounds, valid_gradient
+from smadmm.denoisers.ridge import Ridge, of_parity, reach, spectral_bounds, valid_gradient
 
 TAIL = 8  # knots over which a profile returns to a derivative >= 0
 
@@ -82,7 +82,7 @@ class RidgeParameters(nn.Module):
         mean = self.filters.mean((1, 2), keepdim=True)
         filters = self.filters - mean * (torch.arange(len(mean), device=mean.device) >= self.means)[:, None, None]
         if self.singles is not None:
-            filters = torch.cat([_of_parity(filters[: self.singles], self.parity), filters[self.singles :]])
+            filters = torch.cat([of_parity(filters[: self.singles], *self.parity), filters[self.singles :]])
         filters = filters / filters.flatten(1).norm(dim=1)[:, None, None]
         slopes = _with_rising_ends(self.slopes) * self.log_weights.exp()[:, None]
         pools = None if self.log_pools is None else self.log_pools.softmax(-1)
@@ -118,16 +118,9 @@ def _kind(potential: Ridge) -> tuple[int | None, list[torch.Size]]:
 
 
 def _parity(filters: Tensor) -> Tensor:
-    """Signs (2 x C x 1 x 1): whether filters are rather even or odd, left to right and upside down."""
-    products = [(filters * filters.flip(axis)).sum((1, 2), keepdim=True) for axis in (-1, -2)]
+    """Signs (2 x C x 1 x 1): whether filters are rather even or odd, upside down and left to right."""
+    products = [(filters * filters.flip(axis)).sum((1, 2), keepdim=True) for axis in (-2, -1)]
     return torch.where(torch.stack(products) < 0, -1.0, 1.0)
-
-
-def _of_parity(filters: Tensor, parity: Tensor) -> Tensor:
-    """The part of the filters that is even or odd as `parity` says."""
-    for axis, sign in zip((-1, -2), parity, strict=True):
-        filters = (filters + sign * filters.flip(axis)) / 2
-    return filters
 
 
 def _with_transposes(
