@@ -10,26 +10,22 @@ from smadmm.denoisers.ridge import mirrored, repeated, spline_pieces, valid_grad
 from smadmm.denoisers.ridge_training import RidgeParameters
 
 
-def random_ridge(filters: int = 6, size: int = 3, knots: int = 5, pool: int = 1) -> Ridge:
+def random_ridge(filters: int = 6, size: int = 3, knots: int = 5) -> Ridge:
     generator = torch.Generator().manual_seed(filters + size)
-    w, slopes, logits = (
-        torch.randn(filters, *shape, generator=generator, dtype=torch.float64)
-        for shape in ((size, size), (knots,), (2, pool))
+    w, slopes = (
+        torch.randn(filters, *shape, generator=generator, dtype=torch.float64) for shape in ((size, size), (knots,))
     )
-    return Ridge(w, slopes, 0.3, None if pool == 1 else logits.softmax(-1))
+    return Ridge(w, slopes, 0.3)
 
 
-def symmetric_ridge(pool: int = 1, seed: int = 0) -> Ridge:
+def symmetric_ridge(seed: int = 0) -> Ridge:
     """Random weights of the form that training gives: three of eight filters alone may have a mean, two octets."""
-    free = RidgeParameters(24, 5, 0.7, means=3, pool=pool)
+    free = RidgeParameters(24, 5, 0.7, means=3)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in free.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
     return free.export().double()
-
-
-POOLS = pytest.mark.parametrize("pool", [1, 2, 5])
 
 
 def image(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -51,40 +47,34 @@ def test_profile_is_odd_continuous_and_has_the_given_slopes() -> None:
     np.testing.assert_allclose(phi, expected, atol=1e-12)
 
 
-@POOLS
 @pytest.mark.parametrize("shape", [(9, 8), (5, 13), (2, 2), (3, 2)])
-def test_gradient_is_the_derivative_of_the_value(shape: tuple[int, int], pool: int) -> None:
-    potential, x = random_ridge(size=5, pool=pool), image(2, 1, *shape).requires_grad_()
+def test_gradient_is_the_derivative_of_the_value(shape: tuple[int, int]) -> None:
+    potential, x = random_ridge(size=5), image(2, 1, *shape).requires_grad_()
     (expected,) = torch.autograd.grad(potential(x).sum(), x)
     torch.testing.assert_close(potential.gradient(x), expected, rtol=1e-12, atol=1e-12)
 
 
-@POOLS
-def test_value_agrees_with_finite_differences_of_nothing_but_itself(pool: int) -> None:
-    potential, x, d = random_ridge(pool=pool), image(1, 1, 7, 6), image(1, 1, 7, 6, seed=1)
+def test_value_agrees_with_finite_differences_of_nothing_but_itself() -> None:
+    potential, x, d = random_ridge(), image(1, 1, 7, 6), image(1, 1, 7, 6, seed=1)
     slope = (potential(x + 1e-6 * d) - potential(x - 1e-6 * d)) / 2e-6
     torch.testing.assert_close(slope, (potential.gradient(x) * d).sum()[None], rtol=1e-6, atol=1e-6)
 
 
-@POOLS
-def test_gradcheck_in_image_filters_slopes_and_pools(pool: int) -> None:
-    potential, x = random_ridge(4, 3, pool=pool), image(2, 11, 12)
+def test_gradcheck_in_image_filters_and_slopes() -> None:
+    potential, x = random_ridge(4, 3), image(2, 11, 12)
 
-    def gradient(x: Tensor, filters: Tensor, slopes: Tensor, *pools: Tensor) -> Tensor:
-        return valid_gradient(x, filters, slopes, pools[0] if pools else None, 0.3)
+    def gradient(x: Tensor, filters: Tensor, slopes: Tensor) -> Tensor:
+        return valid_gradient(x, filters, slopes, 0.3)
 
     inputs = [t.detach().clone().requires_grad_() for t in (x, *potential.parameters())]
     assert torch.autograd.gradcheck(gradient, inputs)
 
 
-@POOLS
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-13)])
-def test_compiled_equals_torch(
-    dtype: torch.dtype, tolerance: float, pool: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    potential = RidgeParameters(10, 5, 5 / 255, pool=pool, symmetric=False).export().to(dtype)
+def test_compiled_equals_torch(dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    potential = RidgeParameters(10, 5, 5 / 255, symmetric=False).export().to(dtype)
     x = torch.rand(2, 90, 70, generator=torch.Generator().manual_seed(0)).to(dtype)
-    arguments = (x, potential.filters, potential.slopes, potential.pools, potential.spacing)
+    arguments = (x, potential.filters, potential.slopes, potential.spacing)
     fast = valid_gradient(*arguments)
     monkeypatch.setattr("smadmm.denoisers.ridge.find_spec", lambda name: None)
     slow = valid_gradient(*arguments)
@@ -92,35 +82,18 @@ def test_compiled_equals_torch(
     assert (fast - slow).abs().max() < tolerance * slow.abs().max()
 
 
-def test_a_pool_of_one_pixel_is_none() -> None:
-    plain, x = random_ridge(), image(1, 1, 9, 8)
-    pooled = Ridge(plain.filters.detach(), plain.slopes.detach(), 0.3, torch.ones(6, 2, 1, dtype=torch.float64))
-    torch.testing.assert_close(pooled.gradient(x), plain.gradient(x), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(pooled(x), plain(x), rtol=1e-12, atol=1e-12)
-    assert pooled.certificate() == plain.certificate() and pooled.radius == plain.radius == 2
-
-
-@pytest.mark.parametrize("weights", [(0.5, 0.6), (1.5, -0.5)])
-def test_pools_that_do_not_average_are_refused(weights: tuple[float, float]) -> None:
-    with pytest.raises(ValueError, match=r"weights of a pool must be >= 0 and sum up to 1"):
-        Ridge(torch.ones(1, 3, 3), torch.ones(1, 4), 0.3, torch.tensor([[weights, (0.5, 0.5)]]))
-
-
-@POOLS
-def test_several_bands_and_strips_equal_one(pool: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    potential, x = random_ridge(pool=pool), image(2, 1, 23, 17).requires_grad_()
+def test_several_strips_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    potential, x = random_ridge(), image(2, 1, 23, 17).requires_grad_()
     wanted = (x, *potential.parameters())
     whole = torch.autograd.grad((potential.gradient(x) ** 2).sum(), wanted)
     monkeypatch.setattr("smadmm.denoisers.ridge_cpu.STRIP", 40)
-    monkeypatch.setattr("smadmm.denoisers.ridge_cpu.BAND", 5)
     parts = torch.autograd.grad((potential.gradient(x) ** 2).sum(), wanted)
     torch.testing.assert_close(parts, whole, rtol=1e-11, atol=1e-11)
 
 
-@POOLS
 @pytest.mark.parametrize("shape", [(12, 12), (11, 7), (4, 3)])
-def test_certificate_bounds_the_hessian_everywhere(shape: tuple[int, int], pool: int) -> None:
-    potential = random_ridge(6, 5, pool=pool)
+def test_certificate_bounds_the_hessian_everywhere(shape: tuple[int, int]) -> None:
+    potential = random_ridge(6, 5)
     bound = potential.certificate()
     for seed, scale in enumerate((0.0, 0.05, 0.2, 1.0, 5.0)):
         h = hessian(potential, scale * image(1, 1, *shape, seed=seed))
@@ -139,7 +112,7 @@ def test_certificate_is_tight_where_all_profiles_are_at_their_steepest() -> None
 
 def test_every_value_of_the_free_parameters_exports_below_one_and_bounded() -> None:
     for seed in range(5):
-        free = RidgeParameters(7, 5, 5 / 255, means=seed % 3, seed=seed, pool=1 + seed % 3, symmetric=False)
+        free = RidgeParameters(7, 5, 5 / 255, means=seed % 3, seed=seed, symmetric=False)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in free.parameters():
@@ -168,38 +141,32 @@ def test_certificate_is_above_what_is_measured_on_images() -> None:
 
 # --- images continued by reflection -----------------------------------------------------------------------------------
 
-ODD_POOLS = pytest.mark.parametrize("pool", [1, 3])
-
 
 def with_margins(x: Tensor, margin: int) -> Tensor:
     """By NumPy: x with its mirror images around it."""
     return torch.from_numpy(np.pad(x.numpy(), [(0, 0), (0, 0), (margin, margin), (margin, margin)], "symmetric"))
 
 
-@ODD_POOLS
 @pytest.mark.parametrize("shape", [(9, 8), (5, 13), (2, 2), (3, 2)])
-def test_reflected_gradient_is_the_derivative_of_the_value(shape: tuple[int, int], pool: int) -> None:
-    potential, x = symmetric_ridge(pool), image(2, 1, *shape).requires_grad_()
+def test_reflected_gradient_is_the_derivative_of_the_value(shape: tuple[int, int]) -> None:
+    potential, x = symmetric_ridge(), image(2, 1, *shape).requires_grad_()
     (expected,) = torch.autograd.grad(potential(x).sum(), x)
     torch.testing.assert_close(potential.gradient(x), expected, rtol=1e-12, atol=1e-12)
 
 
-@ODD_POOLS
-def test_reflected_gradient_is_the_middle_of_that_of_a_mirrored_image(pool: int) -> None:
-    potential, x = symmetric_ridge(pool), image(2, 1, 10, 7)
-    filters, *tables = (parameter.detach() for parameter in potential.parameters())
-    slopes, *pools = (repeated(table, potential.singles) for table in tables)
-    circular = Ridge(mirrored(filters, potential.singles), slopes, potential.spacing, *pools)
+def test_reflected_gradient_is_the_middle_of_that_of_a_mirrored_image() -> None:
+    potential, x = symmetric_ridge(), image(2, 1, 10, 7)
+    filters, slopes = mirrored(potential.filters.detach(), 8), repeated(potential.slopes.detach(), 8)
+    circular = Ridge(filters, slopes, potential.spacing)
     middle = circular.gradient(with_margins(x, 7))[..., 7:-7, 7:-7]
     assert (potential.gradient(x) - circular.gradient(x)).abs().max() > 1e-3
     torch.testing.assert_close(potential.gradient(x), middle, rtol=1e-10, atol=1e-12)
 
 
-@ODD_POOLS
 @pytest.mark.parametrize("shape", [(8, 8), (7, 5), (3, 2)])
-def test_certificate_bounds_the_hessian_of_reflected_images(shape: tuple[int, int], pool: int) -> None:
+def test_certificate_bounds_the_hessian_of_reflected_images(shape: tuple[int, int]) -> None:
     for seed, scale in enumerate((0.0, 0.2, 1.0)):
-        potential = symmetric_ridge(pool, seed)
+        potential = symmetric_ridge(seed)
         h = hessian(potential, scale * image(1, 1, *shape, seed=seed))
         torch.testing.assert_close(h, h.T, rtol=1e-9, atol=1e-9)
         assert torch.linalg.matrix_norm(h, 2) <= potential.certificate() <= 0.99
@@ -218,30 +185,28 @@ def test_reflected_images_see_the_spectrum_of_the_filters() -> None:
     torch.testing.assert_close(torch.linalg.matrix_norm(h, 2), symbol.max(), rtol=1e-9, atol=0)
 
 
-@ODD_POOLS
 @pytest.mark.parametrize("axis", [-1, -2])
-def test_symmetric_filters_denoise_a_mirrored_image_as_the_image(axis: int, pool: int) -> None:
-    potential, x = symmetric_ridge(pool), image(1, 1, 9, 12)
+def test_symmetric_filters_denoise_a_mirrored_image_as_the_image(axis: int) -> None:
+    potential, x = symmetric_ridge(), image(1, 1, 9, 12)
     torch.testing.assert_close(potential.gradient(x.flip(axis)), potential.gradient(x).flip(axis))
 
 
 def test_tiles_of_reflected_images_equal_the_whole() -> None:
-    denoiser, x = GradientStep(symmetric_ridge(3)), image(1, 2, 41, 30)
+    denoiser, x = GradientStep(symmetric_ridge()), image(1, 2, 41, 30)
     torch.testing.assert_close(denoiser.tiled(x, tile=13), denoiser(x), rtol=1e-12, atol=1e-12)
 
 
-@ODD_POOLS
 @pytest.mark.parametrize(("filters", "size"), [(7, 3), (16, 5), (41, 7)], ids=["singles", "one octet", "octets"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 1e-13)])
 def test_folded_products_equal_torch(
-    filters: int, size: int, dtype: torch.dtype, tolerance: float, pool: int, monkeypatch: pytest.MonkeyPatch
+    filters: int, size: int, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = RidgeParameters(filters, size, 5 / 255, means=2, pool=pool)
+    free = RidgeParameters(filters, size, 5 / 255, means=2)
     with torch.no_grad():
         free.slopes += 0.5 * torch.randn(free.slopes.shape, generator=torch.Generator().manual_seed(0))
     potential = free.export().to(dtype)
     x = torch.rand(2, 40, 33, generator=torch.Generator().manual_seed(0)).to(dtype)
-    arguments = (x, potential.filters, potential.slopes, potential.pools, potential.spacing, potential.singles)
+    arguments = (x, potential.filters, potential.slopes, potential.spacing, potential.singles)
     found = []
     for strip in (1, 100, 1024):
         monkeypatch.setattr("smadmm.denoisers.ridge_cpu.STRIP", strip)
@@ -252,10 +217,9 @@ def test_folded_products_equal_torch(
         assert fast.dtype == dtype and (fast - slow).abs().max() < tolerance * slow.abs().max()
 
 
-@ODD_POOLS
-def test_folded_derivatives_equal_those_of_torch(pool: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folded_derivatives_equal_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the image and in all free parameters, which keep the filters symmetric."""
-    free = RidgeParameters(25, 5, 5 / 255, means=2, pool=pool).double()
+    free = RidgeParameters(25, 5, 5 / 255, means=2).double()
     with torch.no_grad():
         free.slopes += 0.5 * torch.randn(free.slopes.shape, generator=torch.Generator().manual_seed(0))
     y = torch.rand(2, 1, 30, 33, generator=torch.Generator().manual_seed(0)).double().requires_grad_()
@@ -269,21 +233,17 @@ def test_folded_derivatives_equal_those_of_torch(pool: int, monkeypatch: pytest.
         assert (one - other).abs().max() < 1e-11 * other.abs().max()
 
 
-@pytest.mark.parametrize("wrong", ["parity", "count", "even pool", "skew pool", "size"])
+@pytest.mark.parametrize("wrong", ["parity", "count", "size"])
 def test_reflection_is_refused_for_filters_that_are_not_symmetric(wrong: str) -> None:
     even, oblique = torch.ones(1, 3, 3), torch.tensor([[[1.0, 2.0, 0.0], [0, 0, 0], [0, 0, 0]]])
-    filters, pools = torch.cat([even, oblique]), torch.tensor([0.25, 0.5, 0.25]).repeat(2, 2, 1)
-    assert Ridge(filters, torch.ones(2, 4), 0.3, pools, singles=1).certificate() > 0
+    filters = torch.cat([even, oblique])
+    assert Ridge(filters, torch.ones(2, 4), 0.3, singles=1).certificate() > 0
     singles = 1
     if wrong == "parity":
         singles = 2
     elif wrong == "count":
         singles = 3
-    elif wrong == "even pool":
-        pools = torch.full((2, 2, 2), 0.5)
-    elif wrong == "skew pool":
-        pools[:] = torch.tensor([0.5, 0.25, 0.25])
     else:
         filters = torch.ones(2, 4, 4)
     with pytest.raises(ValueError, match="leave out `singles` to continue images periodically"):
-        Ridge(filters, torch.ones(2, 4), 0.3, pools, singles)
+        Ridge(filters, torch.ones(2, 4), 0.3, singles)

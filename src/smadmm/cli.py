@@ -280,7 +280,6 @@ def train_denoiser(
     filters: Annotated[int | None, typer.Option(help="Ridge: number of filters.")] = None,
     size: Annotated[int | None, typer.Option(help="Ridge: width of the filters.")] = None,
     means: Annotated[int | None, typer.Option(help="Ridge: filters that may have a mean.")] = None,
-    pool: Annotated[int | None, typer.Option(help="Ridge: width of the neighbourhood that a profile sees.")] = None,
     symmetric: Annotated[
         bool | None, typer.Option(help="Ridge: filters in all turned and mirrored forms; images are reflected.")
     ] = None,
@@ -304,7 +303,7 @@ def train_denoiser(
 
     torch.set_num_threads(threads)
     changes = {"steps": steps, "rate": rate, "batch": batch, "patch": patch, "penalty": penalty, "target": target}
-    changes |= {"filters": filters, "size": size, "means": means, "pool": pool, "symmetric": symmetric}
+    changes |= {"filters": filters, "size": size, "means": means, "symmetric": symmetric}
     changes |= {"layers": layers, "channels": channels, "seed": seed}
     chosen = command.chosen_recipe(arch, sigma, preset, changes)
     finished, text = command.run(

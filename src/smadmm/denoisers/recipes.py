@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from smadmm.denoisers.dncnn import DnCNN
-from smadmm.denoisers.ridge import reach
 from smadmm.denoisers.ridge_training import RidgeParameters
 
 Arch = Literal["ridge", "unshuffled", "dncnn"]
@@ -32,7 +31,6 @@ class Recipe:
     filters: int = 80  # ridge: filters, their size, and how many of them may have a mean
     size: int = 9
     means: int = 0
-    pool: int = 1  # ridge: width of the neighbourhood whose responses a profile sees
     symmetric: bool = True  # ridge: filters turned and mirrored in all ways, images continued by reflection
     layers: int = 17  # networks
     channels: int = 64
@@ -45,7 +43,7 @@ class Recipe:
     held_out: int = 8
 
     def __post_init__(self) -> None:
-        positive = "sigma steps batch patch rate filters size pool layers channels target"
+        positive = "sigma steps batch patch rate filters size layers channels target"
         for name in positive.split():
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
@@ -53,8 +51,8 @@ class Recipe:
             raise ValueError(f"penalty must be >= 0 and target < 1, got {self.penalty} and {self.target}")
         if self.arch == "ridge" and not 0 <= self.means <= self.filters:
             raise ValueError(f"means must lie between 0 and the {self.filters} filters, got {self.means}")
-        if self.arch == "ridge" and self.symmetric and (self.size % 2 == 0 or self.pool % 2 == 0):
-            raise ValueError(f"symmetric filters need an odd size and an odd pool, got {self.size} and {self.pool}")
+        if self.arch == "ridge" and self.symmetric and self.size % 2 == 0:
+            raise ValueError(f"symmetric filters need an odd size, got {self.size}")
         if self.arch == "ridge" and self.patch <= 2 * self.reach:
             raise ValueError(
                 f"patches of {self.patch} pixels are too small for these filters; use at least {2 * self.reach + 1}"
@@ -63,7 +61,7 @@ class Recipe:
     @property
     def reach(self) -> int:
         """How far the filters of a ridge potential reach."""
-        return reach(self.size, self.pool)
+        return self.size - 1
 
     def learning_rate(self, step: int) -> float:
         """The paper: rate, then a tenth in the second half; else 50 steps of warm-up and a cosine to 2 %."""
@@ -125,5 +123,5 @@ class Network(nn.Module):
 def build(of: Recipe) -> RidgeParameters | Network:
     """The trainable model of a recipe."""
     if of.arch == "ridge":
-        return RidgeParameters(of.filters, of.size, of.sigma, of.means, of.seed, of.pool, symmetric=of.symmetric)
+        return RidgeParameters(of.filters, of.size, of.sigma, of.means, of.seed, symmetric=of.symmetric)
     return Network(of)

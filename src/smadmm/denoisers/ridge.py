@@ -1,17 +1,10 @@
 """Ridge (field-of-experts) potential with a proved Lipschitz constant.
 
-    g(x) = sum_c sum_p psi_c(r_cp),     r_cp^2 = sum_q a_cq t_c,p+q^2,     t_c = w_c * x
+    g(x) = sum_c sum_p psi_c(t_cp),     t_c = w_c * x,     grad g(x) = sum_c w_c ~* psi_c'(t_c)
 
-with correlation * and pools a_c >= 0 of sum 1, products of a column and a row. Without pools r = |t|, a sum of
-ridge functions psi_c(|t|); with them a filter's response is judged by its neighbourhood, of which noise alone seldom
-makes much. With phi_c = psi_c' and the transposes ~ of these correlations
-
-    grad g(x) = sum_c w_c ~* (t_c . (a_c ~* phi_c(r_c) / r_c)).
-
-phi_c is odd and piecewise linear: slopes s_cj on [j, j+1) spacing, j < J, constant beyond; if these constants are >= 0,
-g is bounded below. As a function of its neighbourhood's t, psi_c(r_cp) has a Hessian between min_j s_cj and max_j s_cj
-times diag(a_c), since its eigenvalues there are phi_c'(r) and phi_c(r) / r, a mean of phi_c'; summed over p, the
-diag(a_c) make the identity. Splitting the slopes into positive and negative ones bounds the spectrum by
+with correlations * and their transposes ~*. psi_c' is odd and piecewise linear: slopes s_cj on [j, j+1) spacing,
+j < J, constant beyond; if these constants are >= 0, g is bounded below. Splitting the slopes into positive and
+negative ones bounds the spectrum by
 
     -max_omega N(omega) <= Hess g <= max_omega P(omega),
     P = sum_c max_j (s_cj)_+ |w_c^(omega)|^2,   N = sum_c max_j (-s_cj)_+ |w_c^(omega)|^2,
@@ -21,10 +14,10 @@ polynomials of degree k - 1 in each variable, so their maximum is at most 1/cos(
 an n x n grid. This covers images continued periodically, and "valid" patches, which are sections of them.
 
 Images continued by reflection, E x, are covered where the filters are symmetric: of odd size, and with every w_c its
-mirror images left to right and upside down, or their negatives, among them, with the same profile and (symmetric)
-pool. E x has the period 2H x 2W; let G be g there. A pixel of x has four copies, E'E = 4, and in the mirrored quarters
-G sees the same responses, permuted: g(x) = G(E x) / 4 is the sum over the places p of x alone, and Hess g =
-E' Hess G E / 4 has the bounds of Hess G.
+mirror images left to right and upside down, or their negatives, among them, with the same profile. E x has the period
+2H x 2W; let G be g there. A pixel of x has four copies, E'E = 4, and in the mirrored quarters G sees the same
+responses, permuted: g(x) = G(E x) / 4 is the sum over the places p of x alone, and Hess g = E' Hess G E / 4 has the
+bounds of Hess G.
 """
 
 import math
@@ -35,7 +28,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 GRID = 1024
-TINY = 1e-20  # of r^2: where it is less, phi(r) / r is the slope at 0
 
 
 def spline_pieces(slopes: Tensor, spacing: float) -> tuple[Tensor, Tensor]:
@@ -54,43 +46,23 @@ def _pieces(t: Tensor, count: int, spacing: float) -> Tensor:
     return piece + count * torch.arange(t.shape[1], device=t.device)[:, None, None]
 
 
-def pool(t: Tensor, pools: Tensor) -> Tensor:
-    """Sums over neighbourhoods of t (N x C x H x W) with the weights pools (C x 2 x q: columns, rows), no padding."""
-    t = F.conv2d(t, pools[:, :1, :, None], groups=len(pools))
-    return F.conv2d(t, pools[:, 1:, None, :], groups=len(pools))
-
-
-def spread(m: Tensor, pools: Tensor) -> Tensor:
-    """The transpose of `pool`."""
-    m = F.conv_transpose2d(m, pools[:, 1:, None, :], groups=len(pools))
-    return F.conv_transpose2d(m, pools[:, :1, :, None], groups=len(pools))
-
-
-def valid_gradient_torch(
-    x: Tensor, filters: Tensor, offset: Tensor, slope: Tensor, pools: Tensor | None, spacing: float
-) -> Tensor:
+def valid_gradient_torch(x: Tensor, filters: Tensor, offset: Tensor, slope: Tensor, spacing: float) -> Tensor:
     """Gradient without padding, N x H x W, in plain torch: any device, differentiable."""
     t = F.conv2d(x[:, None], filters[:, None])
-    r = t if pools is None else pool(t**2, pools).clamp(min=TINY).sqrt()
-    piece = _pieces(r.detach(), offset.shape[1], spacing)
-    phi = offset.flatten()[piece] + slope.flatten()[piece] * r
-    u = phi if pools is None else t * spread(phi / r, pools)
-    return F.conv_transpose2d(u, filters[:, None])[:, 0]
+    piece = _pieces(t.detach(), offset.shape[1], spacing)
+    phi = offset.flatten()[piece] + slope.flatten()[piece] * t
+    return F.conv_transpose2d(phi, filters[:, None])[:, 0]
 
 
-def valid_gradient(
-    x: Tensor, filters: Tensor, slopes: Tensor, pools: Tensor | None, spacing: float, singles: int | None = None
-) -> Tensor:
+def valid_gradient(x: Tensor, filters: Tensor, slopes: Tensor, spacing: float, singles: int | None = None) -> Tensor:
     """Gradient without padding, N x H x W, of the potential `Ridge`: compiled if on the CPU and numba is there."""
     offset, slope = spline_pieces(slopes, spacing)
     if x.device.type != "cpu" or find_spec("numba") is None:
-        pools = None if pools is None else repeated(pools, singles)
-        return valid_gradient_torch(
-            x, mirrored(filters, singles), repeated(offset, singles), repeated(slope, singles), pools, spacing
-        )
+        offset, slope = repeated(offset, singles), repeated(slope, singles)
+        return valid_gradient_torch(x, mirrored(filters, singles), offset, slope, spacing)
     from smadmm.denoisers.ridge_cpu import ValidGradient
 
-    z: Tensor = ValidGradient.apply(x, filters, offset, slope, pools, spacing, singles)  # type: ignore[no-untyped-call]
+    z: Tensor = ValidGradient.apply(x, filters, offset, slope, spacing, singles)  # type: ignore[no-untyped-call]
     return z
 
 
@@ -156,13 +128,13 @@ def _fold(z: Tensor, rows: Tensor, cols: Tensor, height: int, width: int) -> Ten
     return z.new_zeros(len(z), height, width).index_add(2, cols, z)
 
 
-def _can_be_reflected(filters: Tensor, pools: Tensor | None, singles: int) -> bool:
-    """Whether the singles are even or odd in each direction, the pools even, and all of odd size."""
+def _can_be_reflected(filters: Tensor, singles: int) -> bool:
+    """Whether the filters have an odd size and the singles are even or odd in each direction."""
     alone, good = filters[:singles], filters.shape[-1] % 2 == 1 and 0 <= singles <= len(filters)
     for axis in (-1, -2):
         even, odd = alone == alone.flip(axis), alone == -alone.flip(axis)
         good = good and bool((even.flatten(1).all(1) | odd.flatten(1).all(1)).all())
-    return good and (pools is None or (pools.shape[-1] % 2 == 1 and torch.equal(pools, pools.flip(-1))))
+    return good
 
 
 def _profile_values(t: Tensor, slopes: Tensor, spacing: float) -> Tensor:
@@ -180,35 +152,25 @@ def _profile_values(t: Tensor, slopes: Tensor, spacing: float) -> Tensor:
     return base.flatten()[piece] + phi.flatten()[piece] * beyond + slope.flatten()[piece] * beyond**2 / 2
 
 
-def reach(size: int, pool: int) -> int:
-    """How far away the pixels may be on which a pixel of grad g depends."""
-    return size + pool - 2
-
-
 class Ridge(nn.Module):
-    """g(x) = sum_c sum_p psi_c(r_cp): filters C x k x k, slopes C x J on knots `spacing` apart, pools C x 2 x q.
+    """g(x) = sum_c sum_p psi_c(t_cp): filters C x k x k, slopes C x J of the psi_c' on knots `spacing` apart.
 
-    pools[c, 0] and pools[c, 1] are the column and the row whose product is a_c; None: r = |t|. Images are continued
-    periodically; by reflection, if `singles` is given: then so many filters, the first, must be even or odd in each
-    direction, and each of the others stands for four: mirrored left to right, upside down, and both.
+    Images are continued periodically; by reflection, if `singles` is given: then so many filters, the first, must be
+    even or odd in each direction, and each of the others stands for four: mirrored left to right, upside down, and
+    both.
     """
 
     alignment = 1
 
-    def __init__(
-        self, filters: Tensor, slopes: Tensor, spacing: float, pools: Tensor | None = None, singles: int | None = None
-    ) -> None:
+    def __init__(self, filters: Tensor, slopes: Tensor, spacing: float, singles: int | None = None) -> None:
         super().__init__()
         self.singles, self.circular = singles, singles is None
         self.filters, self.slopes, self.spacing = nn.Parameter(filters), nn.Parameter(slopes), spacing
-        self.pools = None if pools is None else nn.Parameter(pools)
-        self.radius = reach(filters.shape[-1], 1 if pools is None else pools.shape[-1])
-        if pools is not None and (bool((pools < 0).any()) or float((pools.sum(-1) - 1).max()) > 1e-5):
-            raise ValueError(f"the weights of a pool must be >= 0 and sum up to 1, got {pools.tolist()}")
-        if singles is not None and not _can_be_reflected(filters, pools, singles):
+        self.radius = filters.shape[-1] - 1  # how far away the pixels may be on which one of grad g depends
+        if singles is not None and not _can_be_reflected(filters, singles):
             raise ValueError(
                 f"to continue images by reflection, the first {singles} filters must be even or odd in each direction, "
-                "pools must be even, and all have an odd size; leave out `singles` to continue images periodically"
+                "and all have an odd size; leave out `singles` to continue images periodically"
             )
 
     def _places(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -222,16 +184,12 @@ class Ridge(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """g of every image of a batch N x 1 x H x W."""
         t = F.conv2d(_extend(x[:, 0], *self._places(x))[:, None], mirrored(self.filters, self.singles)[:, None])
-        if self.pools is not None:
-            t = pool(t**2, repeated(self.pools, self.singles)).clamp(min=TINY).sqrt()
         return _profile_values(t, repeated(self.slopes, self.singles), self.spacing).sum((1, 2, 3))
 
     def gradient(self, x: Tensor) -> Tensor:
         """grad g of every image of a batch N x 1 x H x W."""
         rows, cols = self._places(x)
-        z = valid_gradient(
-            _extend(x[:, 0], rows, cols), self.filters, self.slopes, self.pools, self.spacing, self.singles
-        )
+        z = valid_gradient(_extend(x[:, 0], rows, cols), self.filters, self.slopes, self.spacing, self.singles)
         return _fold(z, rows, cols, *x.shape[-2:])[:, None]
 
     @property
@@ -244,5 +202,4 @@ class Ridge(nn.Module):
         """A proved upper bound of |Hess g| at every image of every size."""
         upper, lower = spectral_bounds(self.filters.double(), self.slopes.double(), GRID, self.singles)
         between_grid_points = 1 / math.cos(math.pi * (self.filters.shape[-1] - 1) / GRID) ** 2
-        pooled = 1.0 if self.pools is None else float(self.pools.double().sum(-1).prod(-1).amax())
-        return max(float(upper), float(lower)) * between_grid_points * pooled
+        return max(float(upper), float(lower)) * between_grid_points

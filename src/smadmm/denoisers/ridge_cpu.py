@@ -1,8 +1,8 @@
-"""The gradient of a ridge potential on the CPU: bands of the image, patches as columns, two matrix products.
+"""The gradient of a ridge potential on the CPU: strips of the image, patches as columns, two matrix products.
 
-A band holds some rows of places p of the sum g; the bands' gradients add up. Within it the responses t = W patches(x)
-are formed and taken back strip by strip, so that patches and responses stay in the second-level cache; the compiled
-loops of `ridge_kernels` turn t into its factor of the gradient in between. Without pools a band is one strip.
+A strip holds some rows of places p of the sum g, so few that patches and responses stay in the second-level cache; the
+strips' gradients add up. The responses t = W patches(x) become psi'(t) in a compiled loop of `ridge_kernels`, and
+W' psi'(t) is taken back to the image.
 
 For symmetric filters patches are split into four parts: even or odd, upside down and left to right. Of a single only
 the part of its own parity is not 0, and the parts of mirror images differ in signs only: each part of the patches is
@@ -21,17 +21,14 @@ from smadmm.denoisers import ridge_kernels as kernels
 from smadmm.denoisers.ridge import of_parity
 
 STRIP = 1024  # columns of a matrix product
-BAND = 64  # rows of pooled responses
 
 
-class _Bands:
-    """The bands of a batch of images, and the matrix products of each."""
+class _Strips:
+    """The strips of a batch of images, and the matrix products of each."""
 
-    def __init__(self, x: Tensor, filters: Tensor, pool: int) -> None:
-        self.count, self.size, self.halo = len(x), filters.shape[-1], pool - 1
+    def __init__(self, x: Tensor, filters: Tensor) -> None:
+        self.count, self.size = len(x), filters.shape[-1]
         self.rows, self.cols = x.shape[1] - self.size + 1, x.shape[2] - self.size + 1  # of responses
-        self.strip = max(1, STRIP // self.cols)
-        self.step = BAND if self.halo else self.strip
         self.order, self.matrices = self._split(filters)
         self.transposed = [matrix.t().contiguous() for matrix in self.matrices]
         self.heights, self.widths = [len(m) for m in self.matrices], [len(m) for m in self.transposed]
@@ -56,16 +53,11 @@ class _Bands:
         """From the parts of responses to the responses, or of their factors from these to the parts."""
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        """Image, first row and number of rows of responses of every band."""
+        """Image, first row and number of rows of responses of every strip."""
+        step = max(1, STRIP // self.cols)
         for image in range(self.count):
-            for row in range(0, self.rows - self.halo, self.step):
-                yield image, row, min(self.step + self.halo, self.rows - row)
-
-    def _strips(self, row: int, rows: int) -> Iterator[tuple[int, int, slice]]:
-        """First row and number of rows of the strips of a band, and where they lie in its responses."""
-        for start in range(0, rows, self.strip):
-            n = min(self.strip, rows - start)
-            yield row + start, n, slice(start * self.cols, (start + n) * self.cols)
+            for row in range(0, self.rows, step):
+                yield image, row, min(step, self.rows - row)
 
     def _buffer(self, name: str, height: int, rows: int) -> Tensor:
         """A matrix for so many rows of the image, the same one at every call."""
@@ -83,41 +75,37 @@ class _Bands:
         return columns
 
     def responses(self, name: str, image: Tensor, row: int, rows: int) -> Tensor:
-        """The responses of a band, C x (rows cols); overwritten by the next band of that name."""
+        """The responses of a strip, C x (rows cols); overwritten by the next strip of that name."""
         t = self._buffer(f"of {name}", len(self.order), rows)
-        for start, n, where in self._strips(row, rows):
-            columns = self._patches(name, image, start, n).split(self.widths)
-            for matrix, part, out in zip(self.matrices, columns, t[:, where].split(self.heights), strict=True):
-                torch.mm(matrix, part, out=out)
+        columns = self._patches(name, image, row, rows).split(self.widths)
+        for matrix, part, out in zip(self.matrices, columns, t.split(self.heights), strict=True):
+            torch.mm(matrix, part, out=out)
         self.mix(t)
         return t
 
     def take_back(self, u: Tensor, row: int, rows: int, z: Tensor) -> None:
-        """z += W' u on the patches of a band, u in parts."""
-        for start, n, where in self._strips(row, rows):
-            columns = self._buffer("back", self.size**2, n)
-            parts = zip(self.transposed, u[:, where].split(self.heights), columns.split(self.widths), strict=True)
-            for matrix, part, out in parts:
-                torch.mm(matrix, part, out=out)
-            self._scatter(columns, start, n, z)
+        """z += W' u on the patches of a strip, u in parts."""
+        columns = self._buffer("back", self.size**2, rows)
+        for matrix, part, out in zip(self.transposed, u.split(self.heights), columns.split(self.widths), strict=True):
+            torch.mm(matrix, part, out=out)
+        self._scatter(columns, row, rows, z)
 
     def add_products(self, u: Tensor, name: str, image: Tensor, row: int, rows: int, sums: list[Tensor]) -> None:
-        """sums += u patches' over a band, u in parts."""
-        for start, n, where in self._strips(row, rows):
-            columns = self._patches(name, image, start, n).split(self.widths)
-            for total, part, column in zip(sums, u[:, where].split(self.heights), columns, strict=True):
-                total.addmm_(part, column.t())
+        """sums += u patches' over a strip, u in parts."""
+        columns = self._patches(name, image, row, rows).split(self.widths)
+        for total, part, column in zip(sums, u.split(self.heights), columns, strict=True):
+            total.addmm_(part, column.t())
 
 
 SIGNS = ((1, 1), (1, -1), (-1, 1), (-1, -1))  # of the parts, upside down and left to right: even 1, odd -1
 
 
-class _Folded(_Bands):
-    """Bands for symmetric filters, of which `singles` are singles."""
+class _Folded(_Strips):
+    """Strips for symmetric filters, of which `singles` are singles."""
 
-    def __init__(self, x: Tensor, filters: Tensor, pool: int, singles: int) -> None:
+    def __init__(self, x: Tensor, filters: Tensor, singles: int) -> None:
         self.singles, self.fours = singles, len(filters) - singles
-        super().__init__(x, filters, pool)
+        super().__init__(x, filters)
         self.starts = np.cumsum(self.heights) - self.fours
 
     def _split(self, filters: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -150,9 +138,8 @@ class _Folded(_Bands):
         kernels.butterfly(t.numpy(), self.starts, self.fours)
 
 
-def _bands(x: Tensor, filters: Tensor, pools: Tensor | None, singles: int | None) -> _Bands:
-    pool = 1 if pools is None else pools.shape[-1]
-    return _Bands(x, filters, pool) if singles is None else _Folded(x, filters, pool, singles)
+def _strips(x: Tensor, filters: Tensor, singles: int | None) -> _Strips:
+    return _Strips(x, filters) if singles is None else _Folded(x, filters, singles)
 
 
 class ValidGradient(torch.autograd.Function):
@@ -160,60 +147,42 @@ class ValidGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        filters: Tensor,
-        offset: Tensor,
-        slope: Tensor,
-        pools: Tensor | None,
-        spacing: float,
-        singles: int | None,
+        ctx: Any, x: Tensor, filters: Tensor, offset: Tensor, slope: Tensor, spacing: float, singles: int | None
     ) -> Tensor:
         x = x.contiguous()
-        ctx.save_for_backward(x, filters, offset, slope, pools)
+        ctx.save_for_backward(x, filters, offset, slope)
         ctx.spacing, ctx.singles = spacing, singles
-        bands, z = _bands(x, filters, pools, singles), torch.zeros_like(x)
-        a, b = offset[bands.order].numpy(), slope[bands.order].numpy()
-        weights = None if pools is None else pools[bands.order].numpy()
+        strips, z = _strips(x, filters, singles), torch.zeros_like(x)
+        a, b = offset[strips.order].numpy(), slope[strips.order].numpy()
         images = list(x)
-        for image, row, rows in bands:
-            t = bands.responses("x", images[image], row, rows)
-            if weights is None:
-                kernels.spline(t.numpy(), a, b, 1 / spacing)
-            else:
-                kernels.pooled(t.view(len(a), rows, -1).numpy(), weights, a, b, 1 / spacing)
-            bands.mix(t)
-            bands.take_back(t, row, rows, z[image])
+        for image, row, rows in strips:
+            t = strips.responses("x", images[image], row, rows)
+            kernels.spline(t.numpy(), a, b, 1 / spacing)
+            strips.mix(t)
+            strips.take_back(t, row, rows, z[image])
         return z
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, v: Tensor) -> Any:
-        x, filters, offset, slope, pools = ctx.saved_tensors
+        x, filters, offset, slope = ctx.saved_tensors
         wants_image, wants_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
-        bands = _bands(x, filters, pools, ctx.singles)
-        a, b, inverse = offset[bands.order].numpy(), slope[bands.order].numpy(), 1 / ctx.spacing
-        weights = None if pools is None else pools[bands.order].numpy()
-        d_x, d_matrices = torch.zeros_like(x), [torch.zeros_like(matrix) for matrix in bands.matrices]
+        strips = _strips(x, filters, ctx.singles)
+        a, b, inverse = offset[strips.order].numpy(), slope[strips.order].numpy(), 1 / ctx.spacing
+        d_x, d_matrices = torch.zeros_like(x), [torch.zeros_like(matrix) for matrix in strips.matrices]
         sums = np.zeros(a.shape), np.zeros(a.shape)
-        d_weights = np.zeros(0) if weights is None else np.zeros(weights.shape)
         of_x, of_v = list(x), list(v.contiguous())
-        for image, row, rows in bands:
-            t, q = bands.responses("x", of_x[image], row, rows), bands.responses("v", of_v[image], row, rows)
-            if weights is None:
-                kernels.spline_backward(t.numpy(), q.numpy(), a, b, inverse, sums)
-            else:
-                t_, q_ = (matrix.view(len(a), rows, -1).numpy() for matrix in (t, q))
-                kernels.pooled_backward(t_, q_, weights, a, b, inverse, sums, d_weights)
-            bands.mix(t)
-            bands.mix(q)
+        for image, row, rows in strips:
+            t, q = strips.responses("x", of_x[image], row, rows), strips.responses("v", of_v[image], row, rows)
+            kernels.spline_backward(t.numpy(), q.numpy(), a, b, inverse, sums)
+            strips.mix(t)
+            strips.mix(q)
             if wants_weights:
-                bands.add_products(q, "x", of_x[image], row, rows, d_matrices)
-                bands.add_products(t, "v", of_v[image], row, rows, d_matrices)
+                strips.add_products(q, "x", of_x[image], row, rows, d_matrices)
+                strips.add_products(t, "v", of_v[image], row, rows, d_matrices)
             if wants_image:
-                bands.take_back(q, row, rows, d_x[image])
-        d_offset, d_slope, d_pools = (
-            None if like is None else torch.zeros_like(like).index_add(0, bands.order, torch.from_numpy(total).to(like))
-            for like, total in ((offset, sums[0]), (slope, sums[1]), (pools, d_weights))
+                strips.take_back(q, row, rows, d_x[image])
+        d_offset, d_slope = (
+            torch.zeros_like(offset).index_add(0, strips.order, torch.from_numpy(total).to(offset)) for total in sums
         )
-        return d_x, bands.filters(d_matrices), d_offset, d_slope, d_pools, None, None
+        return d_x, strips.filters(d_matrices), d_offset, d_slope, None, None

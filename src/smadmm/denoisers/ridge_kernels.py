@@ -1,4 +1,4 @@
-"""Compiled loops of the ridge potential: splines, pools and columns-to-image, serial, in place.
+"""Compiled loops of the ridge potential: splines and columns-to-image, serial, in place.
 
 A profile derivative phi_c is piecewise linear on 2J + 2 pieces: piece p holds the arguments with
 p = floor(clip(t / spacing + J + 1, 0, 2J + 1)), and there phi_c(t) = offset[c, p] + slope[c, p] t.
@@ -9,16 +9,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from smadmm.denoisers.ridge import TINY
-
 Array = NDArray[np.floating]
 BLOCK = 512
 
 
 @njit(cache=True, fastmath=True)
-def _add(factor: float, source: Array, target: Array) -> None:
+def _add(source: Array, target: Array) -> None:
     for s in range(target.size):
-        target[s] += factor * source[s]
+        target[s] += source[s]
 
 
 @njit(cache=True, fastmath=True)
@@ -42,9 +40,7 @@ def scatter_patches(columns: Array, row: int, rows: int, size: int, image: Array
         for i in range(size):
             for j in range(size):
                 target = image[row + r + i, j : j + width]
-                source = columns[i * size + j, r * width : (r + 1) * width]
-                for s in range(width):
-                    target[s] += source[s]
+                _add(columns[i * size + j, r * width : (r + 1) * width], target)
 
 
 @njit(cache=True, fastmath=True)
@@ -104,8 +100,8 @@ def scatter_folded(columns: Array, row: int, rows: int, half: int, image: Array)
                         p, q, u, v = even[s] + down[s], right[s] + corner[s], even[s] - down[s], right[s] - corner[s]
                         c[s], a[s] = c[s] + (p - q), a[s] + (u - v)
                         even[s], right[s] = p + q, u + v
-                    _add(1, right, b)
-                    _add(1, even, d)
+                    _add(right, b)
+                    _add(even, d)
                 elif i > 0:
                     down = columns[oe + (i - 1) * whole, here]
                     for s in range(width):
@@ -117,7 +113,7 @@ def scatter_folded(columns: Array, row: int, rows: int, half: int, image: Array)
                     for s in range(width):
                         b[s] += even[s] + right[s]
                 else:
-                    _add(1, even, a)
+                    _add(even, a)
 
 
 @njit(cache=True, fastmath=True)
@@ -174,141 +170,3 @@ def spline_backward(
                 p = np.uint64(piece[n])
                 w[n] *= b[p]
                 block[n] = a[p] + b[p] * block[n]
-
-
-@njit(cache=True, fastmath=True)
-def _pool_column(t: Array, row: int, column: Array, line: Array) -> None:
-    """line[s] = sum_i column[i] t[row + i, s]."""
-    line[:] = 0
-    for i in range(column.size):
-        _add(column[i], t[row + i], line)
-
-
-@njit(cache=True, fastmath=True)
-def _pool_row(line: Array, row: Array, out: Array) -> None:
-    """out[s] = sum_j row[j] line[s + j]."""
-    out[:] = 0
-    for j in range(row.size):
-        _add(row[j], line[j : j + out.size], out)
-
-
-@njit(cache=True, fastmath=True)
-def _spread_row(m: Array, row: Array, line: Array) -> None:
-    """The transpose of `_pool_row`."""
-    line[:] = 0
-    for j in range(row.size):
-        _add(row[j], m, line[j : j + m.size])
-
-
-@njit(cache=True, fastmath=True)
-def _spread_column(line: Array, row: int, column: Array, t: Array) -> None:
-    """The transpose of `_pool_column`, added to t."""
-    for i in range(column.size):
-        _add(column[i], line, t[row + i])
-
-
-@njit(cache=True, fastmath=True)
-def _roots(s: Array) -> None:
-    tiny = s.dtype.type(TINY)
-    for n in range(s.size):
-        s[n] = np.sqrt(max(s[n], tiny))
-
-
-@njit(cache=True, fastmath=True)
-def pooled(t: Array, pools: Array, offset: Array, slope: Array, inverse_spacing: float) -> None:
-    """t := t . spread(phi(r) / r), r^2 = pool(t^2), for C x H x W responses t."""
-    q = pools.shape[2]
-    rows, cols, width = t.shape[1] - q + 1, t.shape[2] - q + 1, t.shape[2]
-    square, factor = np.empty(t.shape[1:], t.dtype), np.empty(t.shape[1:], t.dtype)
-    line, r, piece = np.empty(width, t.dtype), np.empty(cols, t.dtype), np.empty(cols, np.int32)
-    for c in range(t.shape[0]):
-        a, b, column, row = offset[c], slope[c], pools[c, 0], pools[c, 1]
-        for i in range(t.shape[1]):
-            for s in range(width):
-                square[i, s] = t[c, i, s] * t[c, i, s]
-        factor[:] = 0
-        for i in range(rows):
-            _pool_column(square, i, column, line)
-            _pool_row(line, row, r)
-            _roots(r)
-            _pieces(r, inverse_spacing, a.size, piece)
-            for s in range(cols):
-                p = np.uint64(piece[s])
-                r[s] = a[p] / r[s] + b[p]
-            _spread_row(r, row, line)
-            _spread_column(line, i, column, factor)
-        for i in range(t.shape[1]):
-            for s in range(width):
-                t[c, i, s] *= factor[i, s]
-
-
-@njit(cache=True, fastmath=True)
-def _dot(x: Array, y: Array) -> float:
-    total = 0.0
-    for s in range(x.size):
-        total += x[s] * y[s]
-    return total
-
-
-@njit(cache=True, fastmath=True)
-def pooled_backward(
-    t: Array,
-    q: Array,
-    pools: Array,
-    offset: Array,
-    slope: Array,
-    inverse_spacing: float,
-    sums: tuple[Array, Array],
-    d_pools: Array,
-) -> None:
-    """q := derivative of <q, u>, u = `pooled` of t, in t, and t := u; adds those in the tables and pools.
-
-    With m = phi(r) / r, n = spread(m): dm = pool(q t), ds = dm dm/d(r^2), dt = q n + 2 t spread(ds).
-    """
-    (d_offset, d_slope), size = sums, pools.shape[2]
-    rows, cols, width = t.shape[1] - size + 1, t.shape[2] - size + 1, t.shape[2]
-    shape = t.shape[1:]
-    square, product = np.empty(shape, t.dtype), np.empty(shape, t.dtype)
-    n, back = np.empty(shape, t.dtype), np.empty(shape, t.dtype)
-    of_square, of_product, line = np.empty(width, t.dtype), np.empty(width, t.dtype), np.empty(width, t.dtype)
-    r, dm, ds, piece = (
-        np.empty(cols, t.dtype),
-        np.empty(cols, t.dtype),
-        np.empty(cols, t.dtype),
-        np.empty(cols, np.int32),
-    )
-    for c in range(t.shape[0]):
-        a, b, column, row = offset[c], slope[c], pools[c, 0], pools[c, 1]
-        for i in range(t.shape[1]):
-            for s in range(width):
-                square[i, s] = t[c, i, s] * t[c, i, s]
-                product[i, s] = t[c, i, s] * q[c, i, s]
-        n[:] = 0
-        back[:] = 0
-        for i in range(rows):
-            _pool_column(square, i, column, of_square)
-            _pool_row(of_square, row, r)
-            _roots(r)
-            _pool_column(product, i, column, of_product)
-            _pool_row(of_product, row, dm)
-            _pieces(r, inverse_spacing, a.size, piece)
-            for s in range(cols):
-                p, inverse = np.uint64(piece[s]), 1 / r[s]
-                d_offset[c, p] += dm[s] * inverse
-                d_slope[c, p] += dm[s]
-                ds[s] = -a[p] * dm[s] * inverse * inverse * inverse / 2
-                r[s] = a[p] * inverse + b[p]
-            for j in range(size):
-                d_pools[c, 1, j] += _dot(ds, of_square[j : j + cols]) + _dot(r, of_product[j : j + cols])
-            _spread_row(r, row, line)
-            _spread_column(line, i, column, n)
-            for j in range(size):
-                d_pools[c, 0, j] += _dot(line, product[i + j])
-            _spread_row(ds, row, line)
-            _spread_column(line, i, column, back)
-            for j in range(size):
-                d_pools[c, 0, j] += _dot(line, square[i + j])
-        for i in range(t.shape[1]):
-            for s in range(width):
-                q[c, i, s] = q[c, i, s] * n[i, s] + 2 * t[c, i, s] * back[i, s]
-                t[c, i, s] *= n[i, s]

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smadmm.denoisers.ridge import Ridge, of_parity, reach, spectral_bounds, valid_gradient
+from smadmm.denoisers.ridge import Ridge, of_parity, spectral_bounds, valid_gradient
 
 TAIL = 8  # knots over which a profile returns to a derivative >= 0
 
@@ -22,9 +22,8 @@ class RidgeParameters(nn.Module):
     """Free parameters whose every value gives a Ridge of Lipschitz constant `bound` on the training grid.
 
     Filters are centred (but for the first `means`) and normalised; profiles do not fall far away; slopes are scaled
-    so that max P = bound, then the negative ones so that max N <= bound, which only lifts the profiles. Responses are
-    pooled over `pool` x `pool` pixels. Start: cosine filters, slopes of t / (1 + (t / width)^4), width = 2.5 sigma, or
-    1.5 sigma for pooled responses, which vary less.
+    so that max P = bound, then the negative ones so that max N <= bound, which only lifts the profiles. Start: cosine
+    filters, slopes of t / (1 + (t / width)^4), width = 2.5 sigma.
 
     If `symmetric`, the first 8 to 15 filters, which stand alone, are even or odd in each direction, as at the start;
     the others come in octets: a filter turned and mirrored in all eight ways, with one profile.
@@ -39,13 +38,12 @@ class RidgeParameters(nn.Module):
         sigma: float,
         means: int = 0,
         seed: int = 0,
-        pool: int = 1,
         knots: int = 24,
         symmetric: bool = True,
     ) -> None:
         super().__init__()
-        step, width = (0.4, 2.5) if pool == 1 else (0.2, 1.5)
-        self.bound, self.spacing, self.means, self.margin, self.grid = 0.99, step * sigma, means, reach(size, pool), 96
+        step, width = 0.4, 2.5
+        self.bound, self.spacing, self.means, self.margin, self.grid = 0.99, step * sigma, means, size - 1, 96
         generator = torch.Generator().manual_seed(seed)
         octets = max(0, filters // 8 - 1) if symmetric else 0
         self.singles = filters - 8 * octets if symmetric else None
@@ -58,12 +56,10 @@ class RidgeParameters(nn.Module):
         t = step * torch.arange(knots + 1)
         self.slopes = nn.Parameter(torch.diff(t / (1 + (t / width) ** 4)).div(step).repeat(len(start), 1))
         self.log_weights = nn.Parameter(torch.zeros(len(start)))
-        place = (torch.arange(pool) - (pool - 1) / 2) / pool
-        self.log_pools = nn.Parameter((-8 * place**2).repeat(len(start), 2, 1)) if pool > 1 else None
 
     @torch.no_grad()
     def start_from(self, potential: object) -> None:
-        """Take over filters, profiles and pools of a trained potential of the same shape."""
+        """Take over filters and profiles of a trained potential of the same shape."""
         if not isinstance(potential, Ridge) or _kind(potential) != _kind(self.export()):
             raise ValueError("training can start only from weights of the same architecture and size")
         every = range(len(potential.filters))
@@ -74,28 +70,25 @@ class RidgeParameters(nn.Module):
         self.parity.copy_(_parity(self.filters[: self.singles]))
         self.slopes.copy_(slopes / weights[:, None])
         self.log_weights.copy_(weights.log() - weights.log().mean())
-        if self.log_pools is not None and potential.pools is not None:
-            self.log_pools.copy_(potential.pools[first].clamp(min=1e-9).log())
 
-    def effective(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Filters, slopes and pools of a `Ridge` that satisfies the bound, differentiable in the free parameters."""
+    def effective(self) -> tuple[Tensor, Tensor]:
+        """Filters and slopes of a `Ridge` that satisfies the bound, differentiable in the free parameters."""
         mean = self.filters.mean((1, 2), keepdim=True)
         filters = self.filters - mean * (torch.arange(len(mean), device=mean.device) >= self.means)[:, None, None]
         if self.singles is not None:
             filters = torch.cat([of_parity(filters[: self.singles], *self.parity), filters[self.singles :]])
         filters = filters / filters.flatten(1).norm(dim=1)[:, None, None]
         slopes = _with_rising_ends(self.slopes) * self.log_weights.exp()[:, None]
-        pools = None if self.log_pools is None else self.log_pools.softmax(-1)
         if self.singles is not None:
-            filters, slopes, pools = _with_transposes(filters, slopes, pools, self.singles)
+            filters, slopes = _with_transposes(filters, slopes, self.singles)
         upper, _ = spectral_bounds(filters, slopes, self.grid, self.singles)
         slopes = slopes * (self.bound / upper)
         _, lower = spectral_bounds(filters, slopes, self.grid, self.singles)
         shrink = (self.bound / lower.clamp(min=1e-9)).clamp(max=1)
-        return filters, torch.where(slopes > 0, slopes, slopes * shrink), pools
+        return filters, torch.where(slopes > 0, slopes, slopes * shrink)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """For Adam: profiles and pools learn 10/3 as fast as filters."""
+        """For Adam: profiles learn 10/3 as fast as filters."""
         others = [parameter for parameter in self.parameters() if parameter is not self.filters]
         return [{"params": [self.filters], "scale": 1.0}, {"params": others, "scale": 10 / 3}]
 
@@ -106,9 +99,8 @@ class RidgeParameters(nn.Module):
     @torch.no_grad()
     def export(self) -> Ridge:
         """The potential, rescaled so that its certificate is at most `bound`."""
-        filters, slopes, pools = (None if t is None else t.detach().cpu().clone() for t in self.effective())
-        assert filters is not None and slopes is not None
-        potential = Ridge(filters, slopes, self.spacing, pools, self.singles)
+        filters, slopes = (t.detach().cpu().clone() for t in self.effective())
+        potential = Ridge(filters, slopes, self.spacing, self.singles)
         potential.slopes.mul_(min(1.0, (self.bound - 1e-6) / potential.certificate()))
         return potential
 
@@ -123,17 +115,11 @@ def _parity(filters: Tensor) -> Tensor:
     return torch.where(torch.stack(products) < 0, -1.0, 1.0)
 
 
-def _with_transposes(
-    filters: Tensor, slopes: Tensor, pools: Tensor | None, singles: int
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """After the singles every filter and its transpose: their mirror images are an octet. Pools are made symmetric."""
+def _with_transposes(filters: Tensor, slopes: Tensor, singles: int) -> tuple[Tensor, Tensor]:
+    """After the singles every filter and its transpose: their mirror images are an octet."""
     turned = torch.stack([filters[singles:], filters[singles:].transpose(-1, -2)], 1).flatten(0, 1)
-    if pools is not None:
-        pools = (pools + pools.flip(-1)) / 2
-        of_turned = torch.stack([pools[singles:], pools[singles:].flip(1)], 1).flatten(0, 1)
-        pools = torch.cat([pools[:singles], of_turned])
     slopes = torch.cat([slopes[:singles], slopes[singles:].repeat_interleave(2, 0)])
-    return torch.cat([filters[:singles], turned]), slopes, pools
+    return torch.cat([filters[:singles], turned]), slopes
 
 
 def _cosine_products(size: int) -> tuple[Tensor, Tensor]:

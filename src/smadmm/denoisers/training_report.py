@@ -21,7 +21,6 @@ OPTIONS = (
     "filters",
     "size",
     "means",
-    "pool",
     "layers",
     "channels",
     "batch",

@@ -41,8 +41,7 @@ def load(name: str | Path) -> GradientStep:
         tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     potential: Ridge | DnCNN
     if about["kind"] == "ridge":
-        pools, singles = tensors.get("pools"), about.get("singles")
-        potential = Ridge(tensors["filters"], tensors["slopes"], about["spacing"], pools, singles)
+        potential = Ridge(tensors["filters"], tensors["slopes"], about["spacing"], about.get("singles"))
     else:
         potential = DnCNN(about["layers"], about["channels"], about["unshuffle"])
         potential.load_state_dict(tensors)
