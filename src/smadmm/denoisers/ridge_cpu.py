@@ -11,6 +11,7 @@ parts with the signs ++++, +-+-, ++--, +--+.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,17 @@ from torch import Tensor
 
 from smadmm.denoisers import ridge_kernels as kernels
 from smadmm.denoisers.ridge import of_parity
+from smadmm.denoisers.ridge_kernels import Array
 
 STRIP = 1024  # columns of a matrix product
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """A matrix with a column for each place of a strip; its parts share the memory and are multiplied one by one."""
+
+    whole: Array
+    parts: tuple[Tensor, ...]
 
 
 class _Strips:
@@ -32,8 +42,8 @@ class _Strips:
         self.order, self.matrices = self._split(filters)
         self.transposed = [matrix.t().contiguous() for matrix in self.matrices]
         self.heights, self.widths = [len(m) for m in self.matrices], [len(m) for m in self.transposed]
-        self._kept: dict[tuple[str, int], Tensor] = {}
-        self._held: dict[str, tuple[Tensor, int, int]] = {}
+        self._kept: dict[tuple[str, int], _Buffer] = {}
+        self._held: dict[str, tuple[Array, int, int]] = {}
 
     def _split(self, filters: Tensor) -> tuple[Tensor, list[Tensor]]:
         """To which filter each row of the responses belongs, and the matrices that multiply the parts of patches."""
@@ -43,13 +53,13 @@ class _Strips:
         """The transpose of `_split`, for the derivatives."""
         return matrices[0].view(-1, self.size, self.size)
 
-    def _gather(self, image: Tensor, row: int, rows: int, columns: Tensor) -> None:
-        kernels.gather_patches(image.numpy(), row, rows, self.size, columns.numpy())
+    def _gather(self, image: Array, row: int, rows: int, columns: Array) -> None:
+        kernels.gather_patches(image, row, rows, self.size, columns)
 
-    def _scatter(self, columns: Tensor, row: int, rows: int, z: Tensor) -> None:
-        kernels.scatter_patches(columns.numpy(), row, rows, self.size, z.numpy())
+    def _scatter(self, columns: Array, row: int, rows: int, z: Array) -> None:
+        kernels.scatter_patches(columns, row, rows, self.size, z)
 
-    def mix(self, t: Tensor) -> None:
+    def mix(self, t: Array) -> None:
         """From the parts of responses to the responses, or of their factors from these to the parts."""
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
@@ -59,41 +69,42 @@ class _Strips:
             for row in range(0, self.rows, step):
                 yield image, row, min(step, self.rows - row)
 
-    def _buffer(self, name: str, height: int, rows: int) -> Tensor:
-        """A matrix for so many rows of the image, the same one at every call."""
+    def _buffer(self, name: str, heights: list[int], rows: int) -> _Buffer:
+        """For so many rows of the image, the same one at every call."""
         if (name, rows) not in self._kept:
-            self._kept[name, rows] = self.matrices[0].new_empty(height, rows * self.cols)
+            matrix = self.matrices[0].new_empty(sum(heights), rows * self.cols)
+            self._kept[name, rows] = _Buffer(matrix.numpy(), matrix.split(heights))
         return self._kept[name, rows]
 
-    def _patches(self, name: str, image: Tensor, row: int, rows: int) -> Tensor:
+    def _patches(self, name: str, image: Array, row: int, rows: int) -> _Buffer:
         """The patches of a strip as columns; overwritten by the next strip of that name."""
-        columns = self._buffer(name, self.size**2, rows)
+        columns = self._buffer(name, self.widths, rows)
         held = self._held.get(name)
         if held is None or held[0] is not image or held[1:] != (row, rows):
-            self._gather(image, row, rows, columns)
+            self._gather(image, row, rows, columns.whole)
             self._held[name] = (image, row, rows)
         return columns
 
-    def responses(self, name: str, image: Tensor, row: int, rows: int) -> Tensor:
+    def responses(self, name: str, image: Array, row: int, rows: int) -> _Buffer:
         """The responses of a strip, C x (rows cols); overwritten by the next strip of that name."""
-        t = self._buffer(f"of {name}", len(self.order), rows)
-        columns = self._patches(name, image, row, rows).split(self.widths)
-        for matrix, part, out in zip(self.matrices, columns, t.split(self.heights), strict=True):
+        t = self._buffer(f"of {name}", self.heights, rows)
+        columns = self._patches(name, image, row, rows)
+        for matrix, part, out in zip(self.matrices, columns.parts, t.parts, strict=True):
             torch.mm(matrix, part, out=out)
-        self.mix(t)
+        self.mix(t.whole)
         return t
 
-    def take_back(self, u: Tensor, row: int, rows: int, z: Tensor) -> None:
+    def take_back(self, u: _Buffer, row: int, rows: int, z: Array) -> None:
         """z += W' u on the patches of a strip, u in parts."""
-        columns = self._buffer("back", self.size**2, rows)
-        for matrix, part, out in zip(self.transposed, u.split(self.heights), columns.split(self.widths), strict=True):
+        columns = self._buffer("back", self.widths, rows)
+        for matrix, part, out in zip(self.transposed, u.parts, columns.parts, strict=True):
             torch.mm(matrix, part, out=out)
-        self._scatter(columns, row, rows, z)
+        self._scatter(columns.whole, row, rows, z)
 
-    def add_products(self, u: Tensor, name: str, image: Tensor, row: int, rows: int, sums: list[Tensor]) -> None:
+    def add_products(self, u: _Buffer, name: str, image: Array, row: int, rows: int, sums: list[Tensor]) -> None:
         """sums += u patches' over a strip, u in parts."""
-        columns = self._patches(name, image, row, rows).split(self.widths)
-        for total, part, column in zip(sums, u.split(self.heights), columns, strict=True):
+        columns = self._patches(name, image, row, rows)
+        for total, part, column in zip(sums, u.parts, columns.parts, strict=True):
             total.addmm_(part, column.t())
 
 
@@ -128,14 +139,14 @@ class _Folded(_Strips):
         half = self.size // 2
         return filters[:, half + (upside_down < 0) :, half + (left_to_right < 0) :]
 
-    def _gather(self, image: Tensor, row: int, rows: int, columns: Tensor) -> None:
-        kernels.gather_folded(image.numpy(), row, rows, self.size // 2, columns.numpy())
+    def _gather(self, image: Array, row: int, rows: int, columns: Array) -> None:
+        kernels.gather_folded(image, row, rows, self.size // 2, columns)
 
-    def _scatter(self, columns: Tensor, row: int, rows: int, z: Tensor) -> None:
-        kernels.scatter_folded(columns.numpy(), row, rows, self.size // 2, z.numpy())
+    def _scatter(self, columns: Array, row: int, rows: int, z: Array) -> None:
+        kernels.scatter_folded(columns, row, rows, self.size // 2, z)
 
-    def mix(self, t: Tensor) -> None:
-        kernels.butterfly(t.numpy(), self.starts, self.fours)
+    def mix(self, t: Array) -> None:
+        kernels.butterfly(t, self.starts, self.fours)
 
 
 def _strips(x: Tensor, filters: Tensor, singles: int | None) -> _Strips:
@@ -154,12 +165,12 @@ class ValidGradient(torch.autograd.Function):
         ctx.spacing, ctx.singles = spacing, singles
         strips, z = _strips(x, filters, singles), torch.zeros_like(x)
         a, b = offset[strips.order].numpy(), slope[strips.order].numpy()
-        images = list(x)
+        of_x, of_z = list(x.numpy()), list(z.numpy())
         for image, row, rows in strips:
-            t = strips.responses("x", images[image], row, rows)
-            kernels.spline(t.numpy(), a, b, 1 / spacing)
-            strips.mix(t)
-            strips.take_back(t, row, rows, z[image])
+            t = strips.responses("x", of_x[image], row, rows)
+            kernels.spline(t.whole, a, b, 1 / spacing)
+            strips.mix(t.whole)
+            strips.take_back(t, row, rows, of_z[image])
         return z
 
     @staticmethod
@@ -171,17 +182,17 @@ class ValidGradient(torch.autograd.Function):
         a, b, inverse = offset[strips.order].numpy(), slope[strips.order].numpy(), 1 / ctx.spacing
         d_x, d_matrices = torch.zeros_like(x), [torch.zeros_like(matrix) for matrix in strips.matrices]
         sums = np.zeros(a.shape), np.zeros(a.shape)
-        of_x, of_v = list(x), list(v.contiguous())
+        of_x, of_v, of_d = list(x.numpy()), list(v.contiguous().numpy()), list(d_x.numpy())
         for image, row, rows in strips:
             t, q = strips.responses("x", of_x[image], row, rows), strips.responses("v", of_v[image], row, rows)
-            kernels.spline_backward(t.numpy(), q.numpy(), a, b, inverse, sums)
-            strips.mix(t)
-            strips.mix(q)
+            kernels.spline_backward(t.whole, q.whole, a, b, inverse, sums)
+            strips.mix(t.whole)
+            strips.mix(q.whole)
             if wants_weights:
                 strips.add_products(q, "x", of_x[image], row, rows, d_matrices)
                 strips.add_products(t, "v", of_v[image], row, rows, d_matrices)
             if wants_image:
-                strips.take_back(q, row, rows, d_x[image])
+                strips.take_back(q, row, rows, of_d[image])
         d_offset, d_slope = (
             torch.zeros_like(offset).index_add(0, strips.order, torch.from_numpy(total).to(offset)) for total in sums
         )
