@@ -36,7 +36,12 @@ DEFAULT_KAPPAS = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0, 8.0, 16.0)
 TUNED: dict[tuple[float, int], dict[str, tuple[float, float]]] = {
     (50.0, 5): {**dict.fromkeys(PUBLISHED, (4.0, 0.3)), "default": (1.4, 1.0)},
     (50.0, 20): {**dict.fromkeys(PUBLISHED, (4.0, 0.3)), "default": (1.0, 1.0)},
-    (35.0, 5): {**dict.fromkeys(PUBLISHED, (1.0, 0.3)), "red-sd": (4.0, 1.0), "default": (0.7, 1.0)},
+    (35.0, 5): {
+        **dict.fromkeys(PUBLISHED, (1.0, 0.3)),
+        "red-sd": (4.0, 1.0),
+        "sadmm": (4.0, 1.0),
+        "default": (0.7, 1.0),
+    },
     (35.0, 20): {**dict.fromkeys(PUBLISHED, (1.0, 0.3)), "default": (0.5, 1.0)},
 }
 
