@@ -6,26 +6,20 @@ import torch
 from torch import Tensor
 
 from smadmm.denoisers import GradientStep, Ridge, lipschitz
-from smadmm.denoisers.ridge import mirrored, repeated, spline_pieces, valid_gradient
+from smadmm.denoisers.ridge import mirrored, of_parity, repeated, spline_pieces, valid_gradient, valid_gradient_torch
+from smadmm.denoisers.ridge_cpu import SIGNS
 from smadmm.denoisers.ridge_training import RidgeParameters
 
 
-def random_ridge(filters: int = 6, size: int = 3, knots: int = 5) -> Ridge:
-    generator = torch.Generator().manual_seed(filters + size)
-    w, slopes = (
-        torch.randn(filters, *shape, generator=generator, dtype=torch.float64) for shape in ((size, size), (knots,))
-    )
-    return Ridge(w, slopes, 0.3)
-
-
-def symmetric_ridge(seed: int = 0) -> Ridge:
-    """Random weights of the form that training gives: three of eight filters alone may have a mean, two octets."""
-    free = RidgeParameters(24, 5, 0.7, means=3)
+def random_ridge(size: int = 3, seed: int = 0) -> Ridge:
+    """Four filters alone, one of each parity, and two that stand for four each."""
     generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in free.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    return free.export().double()
+    filters, slopes = (
+        torch.randn(6, *shape, generator=generator, dtype=torch.float64) for shape in ((size, size), (5,))
+    )
+    for n, signs in enumerate(SIGNS):
+        filters[n] = of_parity(filters[n], *signs)
+    return Ridge(filters, slopes, 0.3, singles=4)
 
 
 def image(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -61,25 +55,14 @@ def test_value_agrees_with_finite_differences_of_nothing_but_itself() -> None:
 
 
 def test_gradcheck_in_image_filters_and_slopes() -> None:
-    potential, x = random_ridge(4, 3), image(2, 11, 12)
+    potential, x = random_ridge(), image(2, 9, 8)
 
     def gradient(x: Tensor, filters: Tensor, slopes: Tensor) -> Tensor:
-        return valid_gradient(x, filters, slopes, 0.3)
+        alone = torch.stack([of_parity(w, *signs) for w, signs in zip(filters, SIGNS, strict=False)])
+        return valid_gradient(x, torch.cat([alone, filters[4:]]), slopes, 0.3, 4)
 
     inputs = [t.detach().clone().requires_grad_() for t in (x, *potential.parameters())]
     assert torch.autograd.gradcheck(gradient, inputs)
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-13)])
-def test_compiled_equals_torch(dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    potential = RidgeParameters(10, 5, 5 / 255, symmetric=False).export().to(dtype)
-    x = torch.rand(2, 90, 70, generator=torch.Generator().manual_seed(0)).to(dtype)
-    arguments = (x, potential.filters, potential.slopes, potential.spacing)
-    fast = valid_gradient(*arguments)
-    monkeypatch.setattr("smadmm.denoisers.ridge.find_spec", lambda name: None)
-    slow = valid_gradient(*arguments)
-    assert fast.dtype == dtype
-    assert (fast - slow).abs().max() < tolerance * slow.abs().max()
 
 
 def test_several_strips_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +76,7 @@ def test_several_strips_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("shape", [(12, 12), (11, 7), (4, 3)])
 def test_certificate_bounds_the_hessian_everywhere(shape: tuple[int, int]) -> None:
-    potential = random_ridge(6, 5)
+    potential = random_ridge(5)
     bound = potential.certificate()
     for seed, scale in enumerate((0.0, 0.05, 0.2, 1.0, 5.0)):
         h = hessian(potential, scale * image(1, 1, *shape, seed=seed))
@@ -101,18 +84,24 @@ def test_certificate_bounds_the_hessian_everywhere(shape: tuple[int, int]) -> No
         assert torch.linalg.matrix_norm(h, 2) <= bound
 
 
-def test_certificate_is_tight_where_all_profiles_are_at_their_steepest() -> None:
-    potential = random_ridge(5, 3)
+def test_at_zero_the_hessian_is_the_symbol_of_the_filters() -> None:
+    """There it is a convolution, which cosines diagonalise: its norm is the symbol's maximum at theirs."""
+    potential = random_ridge()
     with torch.no_grad():
         potential.slopes.abs_()
         potential.slopes[:, 0] = potential.slopes.amax(1)
-    h = hessian(potential, torch.zeros(1, 1, 24, 24, dtype=torch.float64))
-    assert torch.linalg.matrix_norm(h, 2) == pytest.approx(potential.certificate(), rel=0.02)
+    h = hessian(potential, torch.zeros(1, 1, 12, 12, dtype=torch.float64))
+    filters, slopes = mirrored(potential.filters.detach(), 4), repeated(potential.slopes.detach(), 4)
+    powers = torch.fft.fft2(filters, s=(24, 24)).abs()[:, :12, :12] ** 2
+    symbol = torch.einsum("c,chw->hw", slopes[:, 0], powers)
+    norm = torch.linalg.matrix_norm(h, 2)
+    torch.testing.assert_close(norm, symbol.max(), rtol=1e-9, atol=0)
+    assert norm == pytest.approx(potential.certificate(), rel=0.02)
 
 
 def test_every_value_of_the_free_parameters_exports_below_one_and_bounded() -> None:
     for seed in range(5):
-        free = RidgeParameters(7, 5, 5 / 255, means=seed % 3, seed=seed, symmetric=False)
+        free = RidgeParameters(24, 5, 5 / 255, means=seed % 3, seed=seed)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in free.parameters():
@@ -124,9 +113,9 @@ def test_every_value_of_the_free_parameters_exports_below_one_and_bounded() -> N
 
 
 def test_a_profile_that_falls_for_ever_is_not_bounded_below() -> None:
-    filters = torch.eye(3)[None] / 3
-    assert Ridge(filters, torch.tensor([[1.0, -1.0]]), 0.1).bounded_below
-    falling = Ridge(filters, torch.tensor([[1.0, -1.5]]), 0.1)
+    filters = torch.ones(1, 3, 3) / 9
+    assert Ridge(filters, torch.tensor([[1.0, -1.0]]), 0.1, singles=1).bounded_below
+    falling = Ridge(filters, torch.tensor([[1.0, -1.5]]), 0.1, singles=1)
     far = falling(torch.full((1, 1, 6, 6), 1000.0))
     assert not falling.bounded_below and far < 0
 
@@ -139,60 +128,27 @@ def test_certificate_is_above_what_is_measured_on_images() -> None:
     assert 0.8 < report.largest <= potential.certificate()
 
 
-# --- images continued by reflection -----------------------------------------------------------------------------------
-
-
 def with_margins(x: Tensor, margin: int) -> Tensor:
     """By NumPy: x with its mirror images around it."""
     return torch.from_numpy(np.pad(x.numpy(), [(0, 0), (0, 0), (margin, margin), (margin, margin)], "symmetric"))
 
 
-@pytest.mark.parametrize("shape", [(9, 8), (5, 13), (2, 2), (3, 2)])
-def test_reflected_gradient_is_the_derivative_of_the_value(shape: tuple[int, int]) -> None:
-    potential, x = symmetric_ridge(), image(2, 1, *shape).requires_grad_()
-    (expected,) = torch.autograd.grad(potential(x).sum(), x)
-    torch.testing.assert_close(potential.gradient(x), expected, rtol=1e-12, atol=1e-12)
-
-
-def test_reflected_gradient_is_the_middle_of_that_of_a_mirrored_image() -> None:
-    potential, x = symmetric_ridge(), image(2, 1, 10, 7)
-    filters, slopes = mirrored(potential.filters.detach(), 8), repeated(potential.slopes.detach(), 8)
-    circular = Ridge(filters, slopes, potential.spacing)
-    middle = circular.gradient(with_margins(x, 7))[..., 7:-7, 7:-7]
-    assert (potential.gradient(x) - circular.gradient(x)).abs().max() > 1e-3
-    torch.testing.assert_close(potential.gradient(x), middle, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("shape", [(8, 8), (7, 5), (3, 2)])
-def test_certificate_bounds_the_hessian_of_reflected_images(shape: tuple[int, int]) -> None:
-    for seed, scale in enumerate((0.0, 0.2, 1.0)):
-        potential = symmetric_ridge(seed)
-        h = hessian(potential, scale * image(1, 1, *shape, seed=seed))
-        torch.testing.assert_close(h, h.T, rtol=1e-9, atol=1e-9)
-        assert torch.linalg.matrix_norm(h, 2) <= potential.certificate() <= 0.99
-
-
-def test_reflected_images_see_the_spectrum_of_the_filters() -> None:
-    """At 0 the Hessian is a convolution, which cosines diagonalise: its norm is the symbol's maximum at theirs."""
-    potential = symmetric_ridge()
-    with torch.no_grad():
-        potential.slopes.abs_()
-        potential.slopes[:, 0] = potential.slopes.amax(1)
-    h = hessian(potential, torch.zeros(1, 1, 12, 12, dtype=torch.float64))
-    filters, slopes = mirrored(potential.filters.detach(), 8), repeated(potential.slopes.detach(), 8)
-    powers = torch.fft.fft2(filters, s=(24, 24)).abs()[:, :12, :12] ** 2
-    symbol = torch.einsum("c,chw->hw", slopes[:, 0], powers)
-    torch.testing.assert_close(torch.linalg.matrix_norm(h, 2), symbol.max(), rtol=1e-9, atol=0)
+def test_images_are_continued_by_reflection() -> None:
+    """The gradient is the middle of that of the image between its mirror images."""
+    potential, x = random_ridge(5), image(2, 1, 10, 7)
+    offset, slope = (repeated(table.detach(), 4) for table in spline_pieces(potential.slopes, 0.3))
+    wide = valid_gradient_torch(with_margins(x, 7)[:, 0], mirrored(potential.filters.detach(), 4), offset, slope, 0.3)
+    torch.testing.assert_close(potential.gradient(x)[:, 0], wide[:, 7:-7, 7:-7], rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("axis", [-1, -2])
 def test_symmetric_filters_denoise_a_mirrored_image_as_the_image(axis: int) -> None:
-    potential, x = symmetric_ridge(), image(1, 1, 9, 12)
+    potential, x = random_ridge(), image(1, 1, 9, 12)
     torch.testing.assert_close(potential.gradient(x.flip(axis)), potential.gradient(x).flip(axis))
 
 
 def test_tiles_of_reflected_images_equal_the_whole() -> None:
-    denoiser, x = GradientStep(symmetric_ridge()), image(1, 2, 41, 30)
+    denoiser, x = GradientStep(random_ridge()), image(1, 2, 41, 30)
     torch.testing.assert_close(denoiser.tiled(x, tile=13), denoiser(x), rtol=1e-12, atol=1e-12)
 
 
@@ -245,5 +201,5 @@ def test_reflection_is_refused_for_filters_that_are_not_symmetric(wrong: str) ->
         singles = 3
     else:
         filters = torch.ones(2, 4, 4)
-    with pytest.raises(ValueError, match="leave out `singles` to continue images periodically"):
+    with pytest.raises(ValueError, match="must be even or odd in each direction, and all have an odd size"):
         Ridge(filters, torch.ones(2, 4), 0.3, singles)

@@ -280,9 +280,6 @@ def train_denoiser(
     filters: Annotated[int | None, typer.Option(help="Ridge: number of filters.")] = None,
     size: Annotated[int | None, typer.Option(help="Ridge: width of the filters.")] = None,
     means: Annotated[int | None, typer.Option(help="Ridge: filters that may have a mean.")] = None,
-    symmetric: Annotated[
-        bool | None, typer.Option(help="Ridge: filters in all turned and mirrored forms; images are reflected.")
-    ] = None,
     layers: Annotated[int | None, typer.Option(help="Networks: number of layers.")] = None,
     channels: Annotated[int | None, typer.Option(help="Networks: their width.")] = None,
     start: Annotated[
@@ -303,7 +300,7 @@ def train_denoiser(
 
     torch.set_num_threads(threads)
     changes = {"steps": steps, "rate": rate, "batch": batch, "patch": patch, "penalty": penalty, "target": target}
-    changes |= {"filters": filters, "size": size, "means": means, "symmetric": symmetric}
+    changes |= {"filters": filters, "size": size, "means": means}
     changes |= {"layers": layers, "channels": channels, "seed": seed}
     chosen = command.chosen_recipe(arch, sigma, preset, changes)
     finished, text = command.run(

@@ -24,8 +24,6 @@ class DnCNN(nn.Module):
     At the start R(x) = scale S(x / scale), S blind to constants: Softplus bends at differences about `scale`.
     """
 
-    circular = False
-
     def __init__(
         self, layers: int = 17, channels: int = 64, unshuffle: int = 1, scale: float = 0.03, seed: int = 0
     ) -> None:

@@ -16,7 +16,6 @@ class Potential(Protocol):
 
     alignment: int  # tiles begin at multiples of this
     radius: int  # a pixel of grad g depends on pixels at most this far away
-    circular: bool  # whether that neighbourhood wraps around the image
 
     def __call__(self, x: Tensor) -> Tensor: ...
     def gradient(self, x: Tensor) -> Tensor: ...
@@ -77,10 +76,10 @@ class GradientStep(nn.Module):
         _planes(x)
         out = torch.empty_like(x)
         for top in range(0, x.shape[-2], tile):
-            rows, keep_rows = _window(top, tile, overlap, x.shape[-2], self.g.circular, x.device)
+            rows, keep_rows = _window(top, tile, overlap, x.shape[-2])
             for left in range(0, x.shape[-1], tile):
-                cols, keep_cols = _window(left, tile, overlap, x.shape[-1], self.g.circular, x.device)
-                part = self(x[..., rows, :][..., cols], sigma)
+                cols, keep_cols = _window(left, tile, overlap, x.shape[-1])
+                part = self(x[..., rows, cols], sigma)
                 out[..., top : top + tile, left : left + tile] = part[..., keep_rows, keep_cols]
         return out
 
@@ -94,10 +93,7 @@ def _planes(x: Tensor) -> Tensor:
     return x.reshape(-1, 1, *x.shape[-2:])
 
 
-def _window(start: int, tile: int, overlap: int, length: int, wrap: bool, device: torch.device) -> tuple[Tensor, slice]:
-    """Indices of a tile with its overlap, and where the tile lies in them."""
-    stop = min(start + tile, length)
-    first, last = start - overlap, stop + overlap
-    if not wrap:
-        first, last = max(first, 0), min(last, length)
-    return torch.arange(first, last, device=device) % length, slice(start - first, stop - first)
+def _window(start: int, tile: int, overlap: int, length: int) -> tuple[slice, slice]:
+    """Where a tile with its overlap lies in the image, and the tile in that."""
+    stop, first = min(start + tile, length), max(start - overlap, 0)
+    return slice(first, min(stop + overlap, length)), slice(start - first, stop - first)

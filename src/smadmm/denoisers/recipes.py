@@ -31,7 +31,6 @@ class Recipe:
     filters: int = 80  # ridge: filters, their size, and how many of them may have a mean
     size: int = 9
     means: int = 0
-    symmetric: bool = True  # ridge: filters turned and mirrored in all ways, images continued by reflection
     layers: int = 17  # networks
     channels: int = 64
     unshuffle: int = 1
@@ -51,8 +50,8 @@ class Recipe:
             raise ValueError(f"penalty must be >= 0 and target < 1, got {self.penalty} and {self.target}")
         if self.arch == "ridge" and not 0 <= self.means <= self.filters:
             raise ValueError(f"means must lie between 0 and the {self.filters} filters, got {self.means}")
-        if self.arch == "ridge" and self.symmetric and self.size % 2 == 0:
-            raise ValueError(f"symmetric filters need an odd size, got {self.size}")
+        if self.arch == "ridge" and self.size % 2 == 0:
+            raise ValueError(f"filters need an odd size, got {self.size}")
         if self.arch == "ridge" and self.patch <= 2 * self.reach:
             raise ValueError(
                 f"patches of {self.patch} pixels are too small for these filters; use at least {2 * self.reach + 1}"
@@ -123,5 +122,5 @@ class Network(nn.Module):
 def build(of: Recipe) -> RidgeParameters | Network:
     """The trainable model of a recipe."""
     if of.arch == "ridge":
-        return RidgeParameters(of.filters, of.size, of.sigma, of.means, of.seed, symmetric=of.symmetric)
+        return RidgeParameters(of.filters, of.size, of.sigma, of.means, of.seed)
     return Network(of)

@@ -3,18 +3,18 @@
     g(x) = sum_c sum_p psi_c(t_cp),     t_c = w_c * x,     grad g(x) = sum_c w_c ~* psi_c'(t_c)
 
 with correlations * and their transposes ~*. psi_c' is odd and piecewise linear: slopes s_cj on [j, j+1) spacing,
-j < J, constant beyond; if these constants are >= 0, g is bounded below. Splitting the slopes into positive and
-negative ones bounds the spectrum by
+j < J, constant beyond; if these constants are >= 0, g is bounded below. Were images continued periodically, splitting
+the slopes into positive and negative ones would bound the spectrum by
 
     -max_omega N(omega) <= Hess g <= max_omega P(omega),
     P = sum_c max_j (s_cj)_+ |w_c^(omega)|^2,   N = sum_c max_j (-s_cj)_+ |w_c^(omega)|^2,
 
 since circular convolutions are diagonal in the Fourier basis of every image size. P and N are trigonometric
 polynomials of degree k - 1 in each variable, so their maximum is at most 1/cos(pi (k-1)/n)^2 times that on
-an n x n grid. This covers images continued periodically, and "valid" patches, which are sections of them.
+an n x n grid. "Valid" patches, being sections of such images, have the same bounds.
 
-Images continued by reflection, E x, are covered where the filters are symmetric: of odd size, and with every w_c its
-mirror images left to right and upside down, or their negatives, among them, with the same profile. E x has the period
+Images are continued by reflection, E x, and the filters are symmetric: of odd size, and with every w_c its mirror
+images left to right and upside down, or their negatives, are among them, with the same profile. E x has the period
 2H x 2W; let G be g there. A pixel of x has four copies, E'E = 4, and in the mirrored quarters G sees the same
 responses, permuted: g(x) = G(E x) / 4 is the sum over the places p of x alone, and Hess g = E' Hess G E / 4 has the
 bounds of Hess G.
@@ -54,7 +54,7 @@ def valid_gradient_torch(x: Tensor, filters: Tensor, offset: Tensor, slope: Tens
     return F.conv_transpose2d(phi, filters[:, None])[:, 0]
 
 
-def valid_gradient(x: Tensor, filters: Tensor, slopes: Tensor, spacing: float, singles: int | None = None) -> Tensor:
+def valid_gradient(x: Tensor, filters: Tensor, slopes: Tensor, spacing: float, singles: int) -> Tensor:
     """Gradient without padding, N x H x W, of the potential `Ridge`: compiled if on the CPU and numba is there."""
     offset, slope = spline_pieces(slopes, spacing)
     if x.device.type != "cpu" or find_spec("numba") is None:
@@ -66,10 +66,8 @@ def valid_gradient(x: Tensor, filters: Tensor, slopes: Tensor, spacing: float, s
     return z
 
 
-def mirrored(filters: Tensor, singles: int | None) -> Tensor:
+def mirrored(filters: Tensor, singles: int) -> Tensor:
     """All filters for which these stand: singles, then fours: a filter, mirrored left to right, upside down, both."""
-    if singles is None:
-        return filters
     w = filters[singles:]
     fours = torch.stack([w, w.flip(-1), w.flip(-2), w.flip(-1, -2)], 1).flatten(0, 1)
     return torch.cat([filters[:singles], fours])
@@ -81,9 +79,9 @@ def of_parity(filters: Tensor, upside_down: Tensor | int, left_to_right: Tensor 
     return (filters + upside_down * filters.flip(-2)) / 2
 
 
-def repeated(table: Tensor, singles: int | None) -> Tensor:
+def repeated(table: Tensor, singles: int) -> Tensor:
     """The rows of a table for the filters of `mirrored`."""
-    return table if singles is None else torch.cat([table[:singles], table[singles:].repeat_interleave(4, 0)])
+    return torch.cat([table[:singles], table[singles:].repeat_interleave(4, 0)])
 
 
 def _largest(filters: Tensor, weights: Tensor, grid: int) -> Tensor:
@@ -100,7 +98,7 @@ def _largest(filters: Tensor, weights: Tensor, grid: int) -> Tensor:
     return largest
 
 
-def spectral_bounds(filters: Tensor, slopes: Tensor, grid: int, singles: int | None = None) -> tuple[Tensor, Tensor]:
+def spectral_bounds(filters: Tensor, slopes: Tensor, grid: int, singles: int) -> tuple[Tensor, Tensor]:
     """max P and max N of the module docstring on a grid x grid sampling."""
     filters, slopes = mirrored(filters, singles), repeated(slopes, singles)
     upper = _largest(filters, slopes.clamp(min=0).amax(1), grid)
@@ -108,12 +106,9 @@ def spectral_bounds(filters: Tensor, slopes: Tensor, grid: int, singles: int | N
     return upper, lower
 
 
-def _continued(length: int, more: int, reflected: bool, device: torch.device) -> Tensor:
-    """Which of `length` pixels stand in a line of `more`: repeated, or reflected at both ends."""
-    place = torch.arange(length + more, device=device)
-    if not reflected:
-        return place % length
-    place = (place - more // 2) % (2 * length)
+def _reflected(length: int, margin: int, device: torch.device) -> Tensor:
+    """Which of `length` pixels stand in a line with margins in which they are reflected."""
+    place = torch.arange(-margin, length + margin, device=device) % (2 * length)
     return torch.minimum(place, 2 * length - 1 - place)
 
 
@@ -128,7 +123,7 @@ def _fold(z: Tensor, rows: Tensor, cols: Tensor, height: int, width: int) -> Ten
     return z.new_zeros(len(z), height, width).index_add(2, cols, z)
 
 
-def _can_be_reflected(filters: Tensor, singles: int) -> bool:
+def _are_symmetric(filters: Tensor, singles: int) -> bool:
     """Whether the filters have an odd size and the singles are even or odd in each direction."""
     alone, good = filters[:singles], filters.shape[-1] % 2 == 1 and 0 <= singles <= len(filters)
     for axis in (-1, -2):
@@ -155,31 +150,27 @@ def _profile_values(t: Tensor, slopes: Tensor, spacing: float) -> Tensor:
 class Ridge(nn.Module):
     """g(x) = sum_c sum_p psi_c(t_cp): filters C x k x k, slopes C x J of the psi_c' on knots `spacing` apart.
 
-    Images are continued periodically; by reflection, if `singles` is given: then so many filters, the first, must be
-    even or odd in each direction, and each of the others stands for four: mirrored left to right, upside down, and
-    both.
+    So many filters as `singles` says, the first, must be even or odd in each direction; each of the others stands for
+    four: mirrored left to right, upside down, and both. Images are continued by reflection.
     """
 
     alignment = 1
 
-    def __init__(self, filters: Tensor, slopes: Tensor, spacing: float, singles: int | None = None) -> None:
+    def __init__(self, filters: Tensor, slopes: Tensor, spacing: float, singles: int) -> None:
         super().__init__()
-        self.singles, self.circular = singles, singles is None
+        self.singles = singles
         self.filters, self.slopes, self.spacing = nn.Parameter(filters), nn.Parameter(slopes), spacing
         self.radius = filters.shape[-1] - 1  # how far away the pixels may be on which one of grad g depends
-        if singles is not None and not _can_be_reflected(filters, singles):
+        if not _are_symmetric(filters, singles):
             raise ValueError(
-                f"to continue images by reflection, the first {singles} filters must be even or odd in each direction, "
-                "and all have an odd size; leave out `singles` to continue images periodically"
+                f"the first {singles} of {len(filters)} filters must be even or odd in each direction, and all have an "
+                "odd size; pass `singles`, the number of those that are, and put them first"
             )
 
     def _places(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Rows and columns of the continued image."""
         height, width = x.shape[-2:]
-        return (
-            _continued(height, self.radius, not self.circular, x.device),
-            _continued(width, self.radius, not self.circular, x.device),
-        )
+        return _reflected(height, self.radius // 2, x.device), _reflected(width, self.radius // 2, x.device)
 
     def forward(self, x: Tensor) -> Tensor:
         """g of every image of a batch N x 1 x H x W."""

@@ -4,7 +4,7 @@ A strip holds some rows of places p of the sum g, so few that patches and respon
 strips' gradients add up. The responses t = W patches(x) become psi'(t) in a compiled loop of `ridge_kernels`, and
 W' psi'(t) is taken back to the image.
 
-For symmetric filters patches are split into four parts: even or odd, upside down and left to right. Of a single only
+Patches are split into four parts: even or odd, upside down and left to right. Of a single only
 the part of its own parity is not 0, and the parts of mirror images differ in signs only: each part of the patches is
 multiplied by its singles and one filter of each four, a quarter of the products. The responses follow by sums of the
 parts with the signs ++++, +-+-, ++--, +--+.
@@ -23,6 +23,7 @@ from smadmm.denoisers.ridge import of_parity
 from smadmm.denoisers.ridge_kernels import Array
 
 STRIP = 1024  # columns of a matrix product
+SIGNS = ((1, 1), (1, -1), (-1, 1), (-1, -1))  # of the parts, upside down and left to right: even 1, odd -1
 
 
 @dataclass(frozen=True)
@@ -36,31 +37,38 @@ class _Buffer:
 class _Strips:
     """The strips of a batch of images, and the matrix products of each."""
 
-    def __init__(self, x: Tensor, filters: Tensor) -> None:
-        self.count, self.size = len(x), filters.shape[-1]
+    def __init__(self, x: Tensor, filters: Tensor, singles: int) -> None:
+        self.count, self.size, self.singles = len(x), filters.shape[-1], singles
         self.rows, self.cols = x.shape[1] - self.size + 1, x.shape[2] - self.size + 1  # of responses
-        self.order, self.matrices = self._split(filters)
+        parts = [self._corner(of_parity(filters, *signs), *signs).flatten(1) for signs in SIGNS]
+        fours = torch.arange(singles, len(filters))
+        self.rows_of_parts = [torch.cat([part[:singles].any(1).nonzero()[:, 0], fours]) for part in parts]
+        self.order = torch.cat(self.rows_of_parts)  # to which filter each row of the responses belongs
+        self.matrices = [part[rows] for part, rows in zip(parts, self.rows_of_parts, strict=True)]
         self.transposed = [matrix.t().contiguous() for matrix in self.matrices]
         self.heights, self.widths = [len(m) for m in self.matrices], [len(m) for m in self.transposed]
+        self.fours, self.starts = len(fours), np.cumsum(self.heights) - len(fours)
         self._kept: dict[tuple[str, int], _Buffer] = {}
         self._held: dict[str, tuple[Array, int, int]] = {}
 
-    def _split(self, filters: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """To which filter each row of the responses belongs, and the matrices that multiply the parts of patches."""
-        return torch.arange(len(filters)), [filters.flatten(1).contiguous()]
+    def _corner(self, filters: Tensor, upside_down: int, left_to_right: int) -> Tensor:
+        """The values that determine such a part of filters."""
+        half = self.size // 2
+        return filters[:, half + (upside_down < 0) :, half + (left_to_right < 0) :]
 
     def filters(self, matrices: list[Tensor]) -> Tensor:
-        """The transpose of `_split`, for the derivatives."""
-        return matrices[0].view(-1, self.size, self.size)
-
-    def _gather(self, image: Array, row: int, rows: int, columns: Array) -> None:
-        kernels.gather_patches(image, row, rows, self.size, columns)
-
-    def _scatter(self, columns: Array, row: int, rows: int, z: Array) -> None:
-        kernels.scatter_patches(columns, row, rows, self.size, z)
+        """From derivatives in the matrices to those in the filters."""
+        filters = matrices[0].new_zeros(self.singles + self.fours, self.size, self.size)
+        for matrix, rows, signs in zip(matrices, self.rows_of_parts, SIGNS, strict=True):
+            part = matrix.new_zeros(len(rows), self.size, self.size)
+            corner = self._corner(part, *signs)
+            corner.copy_(matrix.view_as(corner))
+            filters[rows] += of_parity(part, *signs)
+        return filters
 
     def mix(self, t: Array) -> None:
         """From the parts of responses to the responses, or of their factors from these to the parts."""
+        kernels.butterfly(t, self.starts, self.fours)
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """Image, first row and number of rows of responses of every strip."""
@@ -81,7 +89,7 @@ class _Strips:
         columns = self._buffer(name, self.widths, rows)
         held = self._held.get(name)
         if held is None or held[0] is not image or held[1:] != (row, rows):
-            self._gather(image, row, rows, columns.whole)
+            kernels.gather_folded(image, row, rows, self.size // 2, columns.whole)
             self._held[name] = (image, row, rows)
         return columns
 
@@ -99,7 +107,7 @@ class _Strips:
         columns = self._buffer("back", self.widths, rows)
         for matrix, part, out in zip(self.transposed, u.parts, columns.parts, strict=True):
             torch.mm(matrix, part, out=out)
-        self._scatter(columns.whole, row, rows, z)
+        kernels.scatter_folded(columns.whole, row, rows, self.size // 2, z)
 
     def add_products(self, u: _Buffer, name: str, image: Array, row: int, rows: int, sums: list[Tensor]) -> None:
         """sums += u patches' over a strip, u in parts."""
@@ -108,62 +116,17 @@ class _Strips:
             total.addmm_(part, column.t())
 
 
-SIGNS = ((1, 1), (1, -1), (-1, 1), (-1, -1))  # of the parts, upside down and left to right: even 1, odd -1
-
-
-class _Folded(_Strips):
-    """Strips for symmetric filters, of which `singles` are singles."""
-
-    def __init__(self, x: Tensor, filters: Tensor, singles: int) -> None:
-        self.singles, self.fours = singles, len(filters) - singles
-        super().__init__(x, filters)
-        self.starts = np.cumsum(self.heights) - self.fours
-
-    def _split(self, filters: Tensor) -> tuple[Tensor, list[Tensor]]:
-        parts = [self._corner(of_parity(filters, *signs), *signs).flatten(1) for signs in SIGNS]
-        fours = torch.arange(self.singles, len(filters))
-        self.parts_rows = [torch.cat([part[: self.singles].any(1).nonzero()[:, 0], fours]) for part in parts]
-        return torch.cat(self.parts_rows), [part[rows] for part, rows in zip(parts, self.parts_rows, strict=True)]
-
-    def filters(self, matrices: list[Tensor]) -> Tensor:
-        filters = matrices[0].new_zeros(self.singles + self.fours, self.size, self.size)
-        for matrix, rows, signs in zip(matrices, self.parts_rows, SIGNS, strict=True):
-            part = matrix.new_zeros(len(rows), self.size, self.size)
-            corner = self._corner(part, *signs)
-            corner.copy_(matrix.view_as(corner))
-            filters[rows] += of_parity(part, *signs)
-        return filters
-
-    def _corner(self, filters: Tensor, upside_down: int, left_to_right: int) -> Tensor:
-        """The values that determine such a part of filters."""
-        half = self.size // 2
-        return filters[:, half + (upside_down < 0) :, half + (left_to_right < 0) :]
-
-    def _gather(self, image: Array, row: int, rows: int, columns: Array) -> None:
-        kernels.gather_folded(image, row, rows, self.size // 2, columns)
-
-    def _scatter(self, columns: Array, row: int, rows: int, z: Array) -> None:
-        kernels.scatter_folded(columns, row, rows, self.size // 2, z)
-
-    def mix(self, t: Array) -> None:
-        kernels.butterfly(t, self.starts, self.fours)
-
-
-def _strips(x: Tensor, filters: Tensor, singles: int | None) -> _Strips:
-    return _Strips(x, filters) if singles is None else _Folded(x, filters, singles)
-
-
 class ValidGradient(torch.autograd.Function):
     """`smadmm.denoisers.ridge.valid_gradient`, and its derivatives: of singles those within their parity."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, filters: Tensor, offset: Tensor, slope: Tensor, spacing: float, singles: int | None
+        ctx: Any, x: Tensor, filters: Tensor, offset: Tensor, slope: Tensor, spacing: float, singles: int
     ) -> Tensor:
         x = x.contiguous()
         ctx.save_for_backward(x, filters, offset, slope)
         ctx.spacing, ctx.singles = spacing, singles
-        strips, z = _strips(x, filters, singles), torch.zeros_like(x)
+        strips, z = _Strips(x, filters, singles), torch.zeros_like(x)
         a, b = offset[strips.order].numpy(), slope[strips.order].numpy()
         of_x, of_z = list(x.numpy()), list(z.numpy())
         for image, row, rows in strips:
@@ -178,7 +141,7 @@ class ValidGradient(torch.autograd.Function):
     def backward(ctx: Any, v: Tensor) -> Any:
         x, filters, offset, slope = ctx.saved_tensors
         wants_image, wants_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
-        strips = _strips(x, filters, ctx.singles)
+        strips = _Strips(x, filters, ctx.singles)
         a, b, inverse = offset[strips.order].numpy(), slope[strips.order].numpy(), 1 / ctx.spacing
         d_x, d_matrices = torch.zeros_like(x), [torch.zeros_like(matrix) for matrix in strips.matrices]
         sums = np.zeros(a.shape), np.zeros(a.shape)

@@ -20,30 +20,6 @@ def _add(source: Array, target: Array) -> None:
 
 
 @njit(cache=True, fastmath=True)
-def gather_patches(image: Array, row: int, rows: int, size: int, columns: Array) -> None:
-    """columns[i size + j, (r, s)] = image[row + r + i, s + j]."""
-    width = image.shape[1] - size + 1
-    for i in range(size):
-        for j in range(size):
-            for r in range(rows):
-                source = image[row + r + i, j : j + width]
-                target = columns[i * size + j, r * width : (r + 1) * width]
-                for s in range(width):
-                    target[s] = source[s]
-
-
-@njit(cache=True, fastmath=True)
-def scatter_patches(columns: Array, row: int, rows: int, size: int, image: Array) -> None:
-    """image[row + r + i, s + j] += columns[i size + j, (r, s)]."""
-    width = image.shape[1] - size + 1
-    for r in range(rows):
-        for i in range(size):
-            for j in range(size):
-                target = image[row + r + i, j : j + width]
-                _add(columns[i * size + j, r * width : (r + 1) * width], target)
-
-
-@njit(cache=True, fastmath=True)
 def gather_folded(image: Array, row: int, rows: int, half: int, columns: Array) -> None:
     """Patches of width 2 half + 1 as columns, split into parts (even, odd) upside down x (even, odd) left to right.
 

@@ -25,8 +25,8 @@ class RidgeParameters(nn.Module):
     so that max P = bound, then the negative ones so that max N <= bound, which only lifts the profiles. Start: cosine
     filters, slopes of t / (1 + (t / width)^4), width = 2.5 sigma.
 
-    If `symmetric`, the first 8 to 15 filters, which stand alone, are even or odd in each direction, as at the start;
-    the others come in octets: a filter turned and mirrored in all eight ways, with one profile.
+    The first 8 to 15 filters, which stand alone, are even or odd in each direction, as at the start; the others come in
+    octets: a filter turned and mirrored in all eight ways, with one profile.
     """
 
     parity: Tensor
@@ -39,18 +39,14 @@ class RidgeParameters(nn.Module):
         means: int = 0,
         seed: int = 0,
         knots: int = 24,
-        symmetric: bool = True,
     ) -> None:
         super().__init__()
         step, width = 0.4, 2.5
         self.bound, self.spacing, self.means, self.margin, self.grid = 0.99, step * sigma, means, size - 1, 96
         generator = torch.Generator().manual_seed(seed)
-        octets = max(0, filters // 8 - 1) if symmetric else 0
-        self.singles = filters - 8 * octets if symmetric else None
-        if self.singles is None:
-            start = _first_filters(filters, size, means)
-        else:
-            start = _first_octets(self.singles, octets, size, means)
+        octets = max(0, filters // 8 - 1)
+        self.singles = filters - 8 * octets
+        start = _first_filters(self.singles, octets, size, means)
         self.register_buffer("parity", _parity(start[: self.singles]))
         self.filters = nn.Parameter(start + 0.02 * torch.randn(start.shape, generator=generator))
         t = step * torch.arange(knots + 1)
@@ -63,7 +59,7 @@ class RidgeParameters(nn.Module):
         if not isinstance(potential, Ridge) or _kind(potential) != _kind(self.export()):
             raise ValueError("training can start only from weights of the same architecture and size")
         every = range(len(potential.filters))
-        first = [*every] if self.singles is None else [*every[: self.singles], *every[self.singles :: 2]]
+        first = [*every[: self.singles], *every[self.singles :: 2]]
         slopes = potential.slopes[first]
         weights = slopes.abs().amax(1).clamp(min=1e-6)
         self.filters.copy_(potential.filters[first])
@@ -75,12 +71,10 @@ class RidgeParameters(nn.Module):
         """Filters and slopes of a `Ridge` that satisfies the bound, differentiable in the free parameters."""
         mean = self.filters.mean((1, 2), keepdim=True)
         filters = self.filters - mean * (torch.arange(len(mean), device=mean.device) >= self.means)[:, None, None]
-        if self.singles is not None:
-            filters = torch.cat([of_parity(filters[: self.singles], *self.parity), filters[self.singles :]])
+        filters = torch.cat([of_parity(filters[: self.singles], *self.parity), filters[self.singles :]])
         filters = filters / filters.flatten(1).norm(dim=1)[:, None, None]
         slopes = _with_rising_ends(self.slopes) * self.log_weights.exp()[:, None]
-        if self.singles is not None:
-            filters, slopes = _with_transposes(filters, slopes, self.singles)
+        filters, slopes = _with_transposes(filters, slopes, self.singles)
         upper, _ = spectral_bounds(filters, slopes, self.grid, self.singles)
         slopes = slopes * (self.bound / upper)
         _, lower = spectral_bounds(filters, slopes, self.grid, self.singles)
@@ -105,7 +99,7 @@ class RidgeParameters(nn.Module):
         return potential
 
 
-def _kind(potential: Ridge) -> tuple[int | None, list[torch.Size]]:
+def _kind(potential: Ridge) -> tuple[int, list[torch.Size]]:
     return potential.singles, [parameter.shape for parameter in potential.parameters()]
 
 
@@ -136,15 +130,6 @@ def cosine_filters(size: int) -> Tensor:
     return products.flatten(0, 1)[frequency.flatten().argsort()]
 
 
-def _first_filters(count: int, size: int, means: int) -> Tensor:
-    """All products of n cosines, n as large as count allows: no frequency is missed; then the lowest."""
-    n = min(size, math.isqrt(count + 1 - means))
-    fine = torch.nn.functional.pad(cosine_filters(n)[1:], (0, size - n, 0, size - n))
-    coarse = cosine_filters(size)[0 if means else 1 :]
-    rest = count - len(fine)
-    return torch.cat([coarse[torch.arange(rest) % len(coarse)], fine])
-
-
 def _corners(size: int) -> Tensor:
     """Sums of four cosine products, one of each parity, by rising frequency; their octets span all but the highest."""
     products, frequency = _cosine_products(size)
@@ -154,7 +139,7 @@ def _corners(size: int) -> Tensor:
     return sums[above][frequency[:n:2, :n:2][above].argsort()]
 
 
-def _first_octets(singles: int, octets: int, size: int, means: int) -> Tensor:
+def _first_filters(singles: int, octets: int, size: int, means: int) -> Tensor:
     """The lowest cosines, alone; for octets small filters of all frequencies, then large ones of the lowest."""
     cosines = cosine_filters(size)[0 if means else 1 :]
     n = min(size // 2, (math.isqrt(8 * octets + 1) - 1) // 2)

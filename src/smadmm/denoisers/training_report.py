@@ -39,7 +39,6 @@ def command(
     words = ["smadmm train-denoiser", *(path.name for path in data), f"--arch {chosen.arch}", f"--preset {preset}"]
     words.append(f"--sigma {255 * chosen.sigma:g}")
     words += [f"--{name} {value}" for name, value in asdict(chosen).items() if name in OPTIONS and value != usual[name]]
-    words += [] if chosen.symmetric else ["--no-symmetric"]
     words += [f"--start {start.name}"] if start else []
     words += [f"--also {path.name}" for path in also]
     words += ["--sharp"] if sharp else []

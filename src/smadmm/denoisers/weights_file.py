@@ -20,8 +20,7 @@ def save(potential: Ridge | DnCNN, path: Path, sigma: float, lipschitz: float) -
 
     about: dict[str, str | float] = {"sigma": sigma, "lipschitz": lipschitz}
     if isinstance(potential, Ridge):
-        about |= {"kind": "ridge", "spacing": potential.spacing}
-        about |= {} if potential.singles is None else {"singles": potential.singles}
+        about |= {"kind": "ridge", "spacing": potential.spacing, "singles": potential.singles}
     else:
         about |= {"kind": "dncnn", "layers": potential.layers, "channels": potential.channels}
         about["unshuffle"] = potential.alignment
@@ -41,7 +40,7 @@ def load(name: str | Path) -> GradientStep:
         tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     potential: Ridge | DnCNN
     if about["kind"] == "ridge":
-        potential = Ridge(tensors["filters"], tensors["slopes"], about["spacing"], about.get("singles"))
+        potential = Ridge(tensors["filters"], tensors["slopes"], about["spacing"], about["singles"])
     else:
         potential = DnCNN(about["layers"], about["channels"], about["unshuffle"])
         potential.load_state_dict(tensors)
