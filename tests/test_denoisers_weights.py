@@ -87,8 +87,8 @@ def test_removes_noise(name: str) -> None:
     assert error < 0.5 * noise.square().mean()
 
 
-@pytest.mark.parametrize("name", ["ridge-ct", "ridge-natural-15", "ridge-natural-25"])
-def test_iterates_of_a_potential_bounded_below_stay_in_range(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in shipped() if name.startswith("ridge")])
+def test_ridges_are_bounded_below_and_iterates_stay_in_range(name: str) -> None:
     denoiser = load(name)
     assert isinstance(denoiser.g, Ridge) and denoiser.g.bounded_below
     x = steps_and_ramps()

@@ -4,10 +4,10 @@ A strip holds some rows of places p of the sum g, so few that patches and respon
 strips' gradients add up. The responses t = W patches(x) become psi'(t) in a compiled loop of `ridge_kernels`, and
 W' psi'(t) is taken back to the image.
 
-Patches are split into four parts: even or odd, upside down and left to right. Of a single only
-the part of its own parity is not 0, and the parts of mirror images differ in signs only: each part of the patches is
-multiplied by its singles and one filter of each four, a quarter of the products. The responses follow by sums of the
-parts with the signs ++++, +-+-, ++--, +--+.
+Patches are split into four parts: even or odd, upside down and left to right. Of a single only the part of its own
+parity is not 0, and the parts of mirror images differ in signs only: each part of the patches is multiplied by its
+singles and one filter of each four, a quarter of the products. The responses follow by sums of the parts with the
+signs ++++, +-+-, ++--, +--+.
 """
 
 from collections.abc import Iterator
