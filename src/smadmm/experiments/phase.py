@@ -52,8 +52,7 @@ class Plan:
     size: int = 256
     images: tuple[int, ...] = (0, 1, 2)
     more_images: tuple[int, ...] = (3, 4, 5)  # at the smallest batch
-    seeds: int = 5  # of SMADMM and SADMM at the smallest batch; after the first each sees one image, in turn
-    seeds_of_all: int = 2  # of all methods and batches, likewise
+    seeds: int = 5  # after the first each sees one image, in turn
     batches: tuple[int, ...] = (1, 2, 3)
     iterations: int = 600
     many: tuple[int, ...] = (60, 300)
@@ -62,9 +61,7 @@ class Plan:
 
 
 FULL = Plan()
-QUICK = Plan(
-    size=64, more_images=(), seeds=2, seeds_of_all=1, batches=(1, 2), iterations=60, many=(60,), training=TRAINING[:2]
-)
+QUICK = Plan(size=64, more_images=(), seeds=2, batches=(1, 2), iterations=60, many=(60,), training=TRAINING[:2])
 
 
 def reproduce(
@@ -112,8 +109,9 @@ def _jobs(plan: Plan, seed: int) -> list[Job]:
     summed = [method for method in METHODS if method != "sadmm-decay"]
     jobs = _strengths(plan, seed) + _many_masks(plan, seed)
     jobs += _table("unbiased", plan, rivals, first, plan.images, seed)
-    for number, image in _turns(plan, plan.seeds):
-        jobs += _table("unbiased", plan, rivals, first, (image,), seed + number)
+    turns = [(seed + number, plan.images[number % len(plan.images)]) for number in range(1, plan.seeds)]
+    for other, image in turns:
+        jobs += _table("unbiased", plan, rivals, first, (image,), other)
     jobs += _own_steps(plan, seed)
     jobs += _table("sum", plan, summed, plan.batches, plan.images, seed)
     jobs += _table("unbiased", plan, others, first, plan.images, seed)
@@ -121,16 +119,11 @@ def _jobs(plan: Plan, seed: int) -> list[Job]:
     jobs += _table("own step", plan, METHODS, first, plan.images, seed)
     jobs += _table("unbiased", plan, METHODS, first, plan.more_images, seed)
     jobs += _table("sum", plan, summed, first, plan.more_images, seed)
-    for number, image in _turns(plan, plan.seeds_of_all):
-        jobs += _table("own step", plan, METHODS, first, (image,), seed + number)
-        jobs += _table("sum", plan, summed, plan.batches, (image,), seed + number)
-        jobs += _table("unbiased", plan, METHODS, plan.batches, (image,), seed + number)
+    for other, image in turns:
+        jobs += _table("own step", plan, METHODS, first, (image,), other)
+        jobs += _table("sum", plan, summed, plan.batches, (image,), other)
+        jobs += _table("unbiased", plan, METHODS, plan.batches, (image,), other)
     return list(dict.fromkeys(jobs))
-
-
-def _turns(plan: Plan, seeds: int) -> list[tuple[int, int]]:
-    """The seeds after the first, each with an image."""
-    return [(number, plan.images[number % len(plan.images)]) for number in range(1, seeds)]
 
 
 def _table(
