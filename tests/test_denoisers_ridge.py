@@ -74,7 +74,7 @@ def test_several_strips_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(parts, whole, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("shape", [(12, 12), (11, 7), (4, 3)])
+@pytest.mark.parametrize("shape", [(12, 12), (11, 7), (3, 2), (2, 2)])
 def test_certificate_bounds_the_hessian_everywhere(shape: tuple[int, int]) -> None:
     potential = random_ridge(5)
     bound = potential.certificate()
@@ -133,9 +133,10 @@ def with_margins(x: Tensor, margin: int) -> Tensor:
     return torch.from_numpy(np.pad(x.numpy(), [(0, 0), (0, 0), (margin, margin), (margin, margin)], "symmetric"))
 
 
-def test_images_are_continued_by_reflection() -> None:
+@pytest.mark.parametrize(("size", "shape"), [(5, (10, 7)), (7, (2, 3))])
+def test_images_are_continued_by_reflection(size: int, shape: tuple[int, int]) -> None:
     """The gradient is the middle of that of the image between its mirror images."""
-    potential, x = random_ridge(5), image(2, 1, 10, 7)
+    potential, x = random_ridge(size), image(2, 1, *shape)
     offset, slope = (repeated(table.detach(), 4) for table in spline_pieces(potential.slopes, 0.3))
     wide = valid_gradient_torch(with_margins(x, 7)[:, 0], mirrored(potential.filters.detach(), 4), offset, slope, 0.3)
     torch.testing.assert_close(potential.gradient(x)[:, 0], wide[:, 7:-7, 7:-7], rtol=1e-10, atol=1e-10)
@@ -189,17 +190,25 @@ def test_folded_derivatives_equal_those_of_torch(monkeypatch: pytest.MonkeyPatch
         assert (one - other).abs().max() < 1e-11 * other.abs().max()
 
 
-@pytest.mark.parametrize("wrong", ["parity", "count", "size"])
-def test_reflection_is_refused_for_filters_that_are_not_symmetric(wrong: str) -> None:
+@pytest.mark.parametrize("singles", [-1, 2, 3])
+def test_filters_that_stand_alone_without_parity_are_refused(singles: int) -> None:
     even, oblique = torch.ones(1, 3, 3), torch.tensor([[[1.0, 2.0, 0.0], [0, 0, 0], [0, 0, 0]]])
     filters = torch.cat([even, oblique])
     assert Ridge(filters, torch.ones(2, 4), 0.3, singles=1).certificate() > 0
-    singles = 1
-    if wrong == "parity":
-        singles = 2
-    elif wrong == "count":
-        singles = 3
-    else:
-        filters = torch.ones(2, 4, 4)
-    with pytest.raises(ValueError, match="must be even or odd in each direction, and all have an odd size"):
+    with pytest.raises(ValueError, match=f"the first {singles} of 2 filters must be there and be even or odd"):
         Ridge(filters, torch.ones(2, 4), 0.3, singles)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (5, 3)])
+def test_filters_of_other_shapes_are_refused(shape: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match=f"filters must be square and of odd size, got {shape[0]} x {shape[1]}"):
+        Ridge(torch.ones(1, *shape), torch.ones(1, 4), 0.3, singles=1)
+
+
+def test_a_double_image_is_taken_by_single_weights_on_every_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    potential, x = random_ridge().float(), image(1, 1, 9, 8)
+    fast = potential.gradient(x)
+    monkeypatch.setattr("smadmm.denoisers.ridge.find_spec", lambda name: None)
+    slow = potential.gradient(x)
+    assert fast.dtype == slow.dtype == torch.float64
+    assert (fast - slow).abs().max() < 1e-5 * slow.abs().max()

@@ -111,3 +111,14 @@ def test_bm3d_is_a_denoiser() -> None:
     done = BM3D(0.02)(image + noise)
     assert done.dtype == image.dtype and done.shape == image.shape
     assert (done - image).square().mean() < 0.5 * noise.square().mean()
+
+
+def test_a_ridge_of_an_older_form_is_refused(tmp_path: Path) -> None:
+    """Tensors that would be left out make another denoiser, which is not the one of the certificate."""
+    from safetensors.torch import save_file
+
+    tensors = {"filters": torch.ones(1, 3, 3), "slopes": torch.ones(1, 4), "pools": torch.ones(1, 2, 1)}
+    about = {"kind": "ridge", "spacing": 0.3, "sigma": 0.02, "lipschitz": 0.99, "singles": 1}
+    save_file(tensors, tmp_path / "old.safetensors", {"smadmm": json.dumps(about)})
+    with pytest.raises(ValueError, match="old.safetensors holds a ridge potential of a form .* train it anew"):
+        load(tmp_path / "old.safetensors")

@@ -52,15 +52,10 @@ class Recipe:
             raise ValueError(f"means must lie between 0 and the {self.filters} filters, got {self.means}")
         if self.arch == "ridge" and self.size % 2 == 0:
             raise ValueError(f"filters need an odd size, got {self.size}")
-        if self.arch == "ridge" and self.patch <= 2 * self.reach:
+        if self.arch == "ridge" and self.patch < 2 * self.size - 1:
             raise ValueError(
-                f"patches of {self.patch} pixels are too small for these filters; use at least {2 * self.reach + 1}"
+                f"patches of {self.patch} pixels are too small for these filters; use at least {2 * self.size - 1}"
             )
-
-    @property
-    def reach(self) -> int:
-        """How far the filters of a ridge potential reach."""
-        return self.size - 1
 
     def learning_rate(self, step: int) -> float:
         """The paper: rate, then a tenth in the second half; else 50 steps of warm-up and a cosine to 2 %."""

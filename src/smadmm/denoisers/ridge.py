@@ -59,7 +59,7 @@ def valid_gradient(x: Tensor, filters: Tensor, slopes: Tensor, spacing: float, s
     offset, slope = spline_pieces(slopes, spacing)
     if x.device.type != "cpu" or find_spec("numba") is None:
         offset, slope = repeated(offset, singles), repeated(slope, singles)
-        return valid_gradient_torch(x, mirrored(filters, singles), offset, slope, spacing)
+        return valid_gradient_torch(x.to(filters.dtype), mirrored(filters, singles), offset, slope, spacing).to(x.dtype)
     from smadmm.denoisers.ridge_cpu import ValidGradient
 
     z: Tensor = ValidGradient.apply(x, filters, offset, slope, spacing, singles)  # type: ignore[no-untyped-call]
@@ -123,11 +123,11 @@ def _fold(z: Tensor, rows: Tensor, cols: Tensor, height: int, width: int) -> Ten
     return z.new_zeros(len(z), height, width).index_add(2, cols, z)
 
 
-def _are_symmetric(filters: Tensor, singles: int) -> bool:
-    """Whether the filters have an odd size and the singles are even or odd in each direction."""
-    alone, good = filters[:singles], filters.shape[-1] % 2 == 1 and 0 <= singles <= len(filters)
+def _have_parity(filters: Tensor) -> bool:
+    """Whether each filter is even or odd in each direction."""
+    good = True
     for axis in (-1, -2):
-        even, odd = alone == alone.flip(axis), alone == -alone.flip(axis)
+        even, odd = filters == filters.flip(axis), filters == -filters.flip(axis)
         good = good and bool((even.flatten(1).all(1) | odd.flatten(1).all(1)).all())
     return good
 
@@ -161,10 +161,13 @@ class Ridge(nn.Module):
         self.singles = singles
         self.filters, self.slopes, self.spacing = nn.Parameter(filters), nn.Parameter(slopes), spacing
         self.radius = filters.shape[-1] - 1  # how far away the pixels may be on which one of grad g depends
-        if not _are_symmetric(filters, singles):
+        height, width = filters.shape[-2:]
+        if height != width or width % 2 == 0:
+            raise ValueError(f"filters must be square and of odd size, got {height} x {width}; pad them with zeros")
+        if not 0 <= singles <= len(filters) or not _have_parity(filters[:singles]):
             raise ValueError(
-                f"the first {singles} of {len(filters)} filters must be even or odd in each direction, and all have an "
-                "odd size; pass `singles`, the number of those that are, and put them first"
+                f"the first {singles} of {len(filters)} filters must be there and be even or odd in each direction; "
+                "put those that are so first, and pass their number as `singles`"
             )
 
     def _places(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,6 +40,8 @@ def load(name: str | Path) -> GradientStep:
         tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     potential: Ridge | DnCNN
     if about["kind"] == "ridge":
+        if "singles" not in about or set(tensors) != {"filters", "slopes"}:
+            raise ValueError(f"{path} holds a ridge potential of a form that is no longer supported; train it anew")
         potential = Ridge(tensors["filters"], tensors["slopes"], about["spacing"], about["singles"])
     else:
         potential = DnCNN(about["layers"], about["channels"], about["unshuffle"])

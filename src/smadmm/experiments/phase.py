@@ -2,13 +2,13 @@
 
     tuning      strength of the denoiser (full gradients), and a step of its own for every method, on BSD400 crops
     many masks  N = 60 and 300: sample gradients and seconds until the SNR stays within 0.1 dB of the converged one
-    unbiased    B = 1, 2, 3; the mean over the masks, the same rho and step for all; B = 1 with five seeds
+    unbiased    B = 1, 2, 3; the mean over the masks, the same rho and step for all
     sum         the same with On-RED's constants
     own step    B = 1, every method with the step that was best for it on the training images
 
 6 masks, 25 dB, K = 600, 256 x 256. The paper does not say which three images it used: we take the first three of
-On-RED's six, and all six at B = 1. How a job runs: smadmm.experiments.phase_runs. What is made of the
-rows: smadmm.experiments.phase_report.
+On-RED's six, and all six at B = 1; five seeds, of which those after the first see one image. How a job runs:
+smadmm.experiments.phase_runs. What is made of the rows: smadmm.experiments.phase_report.
 """
 
 from __future__ import annotations
