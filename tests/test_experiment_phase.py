@@ -108,6 +108,22 @@ def test_paired_difference_and_verdicts():
     assert phase_report._at_least((2.5, math.nan, 1), 2.0) == "holds in part"
 
 
+def test_many_masks_are_judged_by_means_over_images():
+    def row(method, batch, image, sfo):
+        done = {"iterations_to": sfo, "sfo_to": sfo, "seconds_to": None if sfo is None else sfo / 10}
+        scan = {"purpose": "many masks", "masks": 9, "method": method, "batch": batch, "image": image}
+        return scan | done | {"snr": 30.0 + image, "converged": 31.0}
+
+    rows = [row("smadmm", 3, 0, 10), row("smadmm", 3, 1, 20), row("spider", 3, 0, 18), row("spider", 3, 1, 14)]
+    rows += [row("smadmm", 1, 0, 5), row("smadmm", 1, 1, None)]
+    first, *_, last = phase_report._many_means(rows)
+    assert (first["sfo_to"], first["snr"], first["images"]) == (15, 30.5, 2) and last["sfo_to"] is None
+    (verdict,) = phase_report._many_verdict(rows)
+    assert (
+        verdict.outcome == "holds" and "means of 2 images" in verdict.because and "15 SFO and 1.5 s" in verdict.because
+    )
+
+
 def test_missing_data_are_named(tmp_path):
     with pytest.raises(ValueError, match="give --data DIR"):
         read_set(None, "test")

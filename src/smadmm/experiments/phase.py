@@ -170,7 +170,7 @@ def _own_steps(plan: Plan, seed: int) -> list[Job]:
 def _many_masks(plan: Plan, seed: int) -> list[Job]:
     """SMADMM and SPIDER for N masks, batches of 1 and about sqrt(N), and a long run with full gradients."""
     jobs = []
-    for masks, image in product(plan.many, plan.images[:1]):
+    for image, masks in product(plan.images, plan.many):
         where = ("many masks", "test", image, plan.size, masks)
         model = (RHO, STEP, STRENGTH["unbiased"])
         some = max(1, round(masks**0.5))
