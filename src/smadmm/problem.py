@@ -148,7 +148,7 @@ class Problem:
         _refuse_kind("A", self.A, Operator, "wrap a matrix in Matrix(...)")
         if self.c is not None:
             _refuse_kind("c", self.c, Tensor, "give a tensor")
-        hs = (self.h,) if isinstance(self.h, Prox) else tuple(self.h or ())
+        hs = tuple(self.h or ()) if isinstance(self.h, Sequence) or self.h is None else (self.h,)
         if not hs:
             raise ValueError("a problem needs a function h; use Zero() for none")
         for h in hs:

@@ -223,28 +223,33 @@ class Denoised(Prox):
     """A denoiser D in the place of prox: y = D(v), whatever t is. With a denoiser rho is the weight of the prior.
 
     Images H x W and C x H x W are handed over as 1 x C x H x W if `image` is set, as most networks want them. The
-    theory needs Lip(I - D) < 1: a denoiser whose `lipschitz` is known and larger is warned of, once.
+    theory needs Lip(I - D) < 1: a denoiser whose `lipschitz` is known and not below is warned of, once.
     """
 
     denoiser: Callable[[Tensor], Tensor]
     image: bool = False
 
     def __post_init__(self) -> None:
+        self._warn_once()
+
+    def _warn_once(self) -> None:
         bound = getattr(self.denoiser, "lipschitz", None)
-        if isinstance(bound, (int, float)) and bound >= 1:
-            warnings.warn(
-                f"Lip(I - D) = {bound:.3f} of this denoiser is not below 1: it need not be a prox and the method may "
-                "not converge; use denoiser.relax(gamma) with a smaller gamma, or other weights",
-                stacklevel=3,
-            )
+        if bound is None or callable(bound) or float(bound) < 1 or "_warned" in self.__dict__:
+            return
+        object.__setattr__(self, "_warned", True)
+        warnings.warn(
+            f"Lip(I - D) = {float(bound):.3f} of this denoiser is not below 1: it need not be a prox and the method "
+            "may not converge; use denoiser.relax(gamma) with a smaller gamma, or other weights",
+            stacklevel=4,
+        )
 
     def prox(self, v: Tensor, t: Step) -> Tensor:
+        self._warn_once()  # it may have been measured since
         with torch.no_grad():
-            if self.image and v.ndim <= 3:
-                return self.denoiser(v.reshape(1, -1, *v.shape[-2:])).reshape(v.shape)
-            y = self.denoiser(v)
-            if y.shape != v.shape:
-                raise ValueError(
-                    f"the denoiser made shape {tuple(y.shape)} of {tuple(v.shape)}; for networks set image=True"
-                )
-            return y
+            y = self.denoiser(v.reshape(1, -1, *v.shape[-2:]) if self.image and v.ndim <= 3 else v)
+        if y.numel() != v.numel() or (y.shape != v.shape and not self.image):
+            raise ValueError(
+                f"the denoiser made shape {tuple(y.shape)} of {tuple(v.shape)}; it must keep the size of images, "
+                "and for networks set image=True"
+            )
+        return y.reshape(v.shape)

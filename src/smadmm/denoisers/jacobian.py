@@ -5,7 +5,8 @@ images matter: patches under-report; clean images and points between clean and n
 than noisy ones.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,8 @@ def _lanczos(operator: Map, v: Tensor, iterations: int, tolerance: float) -> tup
         u = operator(q.view(shape)).flatten(1)
         images = torch.cat([images, u[:, None]], 1)
         projected = basis @ images.mT
+        if not projected.isfinite().all():
+            raise ValueError("the Jacobian is not finite: the denoiser diverged in training, or divides by 0 somewhere")
         values, vectors = torch.linalg.eigh((projected + projected.mT) / 2)
         best = values.abs().argmax(1)
         previous, value = value, values.abs().amax(1)
@@ -95,33 +98,54 @@ class LipschitzReport:
 
 
 def lipschitz(
-    denoiser: nn.Module,
+    denoiser: Map,
     images: Sequence[Tensor],
-    sigma: float = 5 / 255,
-    iterations: int = 30,
-    tolerance: float = 1e-3,
+    sigma: float | None = None,
+    iterations: int = 40,
+    tolerance: float = 1e-4,
     seed: int = 0,
 ) -> LipschitzReport:
     """Measure Lip(I - D) at clean images B x C x H x W, at them with noise sigma, and half way between.
 
-    A GradientStep keeps the largest value seen as its `lipschitz`, unless that was larger (a proved bound).
+    The noise is that of the denoiser if it has a `sigma`, else 5/255. A module is measured as it works, in evaluation
+    mode, and keeps the largest value seen as its `lipschitz`, unless that was larger (a proved bound).
     """
+    if not len(images) or iterations < 1:
+        raise ValueError(f"give at least one image and one iteration, got {len(images)} and {iterations}")
+    level = getattr(denoiser, "sigma", None) or 5 / 255 if sigma is None else sigma
     generator = torch.Generator().manual_seed(seed)
     found: dict[str, list[float]] = {"clean": [], "between": [], "noisy": []}
-    for image in images:
-        noise = torch.randn(image.shape, generator=generator).to(image) * sigma
-        start = torch.randn(image.shape, generator=generator).to(image)
-        for kind, part in (("clean", 0.0), ("between", 0.5), ("noisy", 1.0)):
-            x = image + part * noise
-            norm, start = _measure(denoiser, x, start, iterations, tolerance)
-            found[kind] += norm.tolist()
+    with _evaluated(denoiser):
+        for number, image in enumerate(images):
+            if not image.isfinite().all():
+                raise ValueError(f"image {number} has values that are not finite; remove or repair it")
+            noise, start = (torch.randn(image.shape, generator=generator).to(image) for _ in range(2))
+            for kind, part in (("clean", 0.0), ("between", 0.5), ("noisy", 1.0)):
+                found[kind] += _measure(denoiser, image + part * level * noise, start, iterations, tolerance).tolist()
     report = LipschitzReport(tuple(found["clean"]), tuple(found["between"]), tuple(found["noisy"]))
-    if isinstance(denoiser, GradientStep):
-        denoiser.lipschitz = max(report.largest, denoiser.lipschitz or 0.0)
+    if isinstance(denoiser, nn.Module):
+        known = getattr(denoiser, "lipschitz", None)
+        if not callable(known):
+            setattr(denoiser, "lipschitz", max(report.largest, float(known or 0.0)))  # noqa: B010
     return report
 
 
-def _measure(denoiser: nn.Module, x: Tensor, v: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, Tensor]:
-    if isinstance(denoiser, GradientStep):
-        return symmetric_norm(lambda y: y - denoiser(y), x, v, iterations, tolerance)
-    return general_norm(lambda y: y - denoiser(y), x, v, iterations, tolerance)
+@contextmanager
+def _evaluated(denoiser: Map) -> Iterator[None]:
+    """A module in evaluation mode, and afterwards in the mode it was in."""
+    training = isinstance(denoiser, nn.Module) and denoiser.training
+    if isinstance(denoiser, nn.Module):
+        denoiser.eval()
+    try:
+        yield
+    finally:
+        if isinstance(denoiser, nn.Module):
+            denoiser.train(training)
+
+
+def _measure(denoiser: Map, x: Tensor, v: Tensor, iterations: int, tolerance: float) -> Tensor:
+    with torch.enable_grad():
+        if not denoiser(x.detach().requires_grad_()).requires_grad:
+            raise ValueError("this denoiser cannot be differentiated: it works under no_grad or detaches its image")
+    norm = symmetric_norm if isinstance(denoiser, GradientStep) else general_norm
+    return norm(lambda y: y - denoiser(y), x, v, iterations, tolerance)[0]

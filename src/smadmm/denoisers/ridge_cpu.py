@@ -49,7 +49,6 @@ class _Strips:
         self.heights, self.widths = [len(m) for m in self.matrices], [len(m) for m in self.transposed]
         self.fours, self.starts = len(fours), np.cumsum(self.heights) - len(fours)
         self._kept: dict[tuple[str, int], _Buffer] = {}
-        self._held: dict[str, tuple[Array, int, int]] = {}
 
     def _corner(self, filters: Tensor, upside_down: int, left_to_right: int) -> Tensor:
         """The values that determine such a part of filters."""
@@ -84,19 +83,10 @@ class _Strips:
             self._kept[name, rows] = _Buffer(matrix.numpy(), matrix.split(heights))
         return self._kept[name, rows]
 
-    def _patches(self, name: str, image: Array, row: int, rows: int) -> _Buffer:
-        """The patches of a strip as columns; overwritten by the next strip of that name."""
-        columns = self._buffer(name, self.widths, rows)
-        held = self._held.get(name)
-        if held is None or held[0] is not image or held[1:] != (row, rows):
-            kernels.gather_folded(image, row, rows, self.size // 2, columns.whole)
-            self._held[name] = (image, row, rows)
-        return columns
-
     def responses(self, name: str, image: Array, row: int, rows: int) -> _Buffer:
-        """The responses of a strip, C x (rows cols); overwritten by the next strip of that name."""
-        t = self._buffer(f"of {name}", self.heights, rows)
-        columns = self._patches(name, image, row, rows)
+        """The responses of a strip, C x (rows cols); they and its patches are kept until the next one of that name."""
+        t, columns = self._buffer(f"of {name}", self.heights, rows), self._buffer(name, self.widths, rows)
+        kernels.gather_folded(image, row, rows, self.size // 2, columns.whole)
         for matrix, part, out in zip(self.matrices, columns.parts, t.parts, strict=True):
             torch.mm(matrix, part, out=out)
         self.mix(t.whole)
@@ -109,9 +99,9 @@ class _Strips:
             torch.mm(matrix, part, out=out)
         kernels.scatter_folded(columns.whole, row, rows, self.size // 2, z)
 
-    def add_products(self, u: _Buffer, name: str, image: Array, row: int, rows: int, sums: list[Tensor]) -> None:
-        """sums += u patches' over a strip, u in parts."""
-        columns = self._patches(name, image, row, rows)
+    def add_products(self, u: _Buffer, name: str, rows: int, sums: list[Tensor]) -> None:
+        """sums += u patches' over the strip of that name, u in parts."""
+        columns = self._buffer(name, self.widths, rows)
         for total, part, column in zip(sums, u.parts, columns.parts, strict=True):
             total.addmm_(part, column.t())
 
@@ -137,26 +127,61 @@ class ValidGradient(torch.autograd.Function):
         return z
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, v: Tensor) -> Any:
         x, filters, offset, slope = ctx.saved_tensors
-        wants_image, wants_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
-        strips = _Strips(x, filters, ctx.singles)
-        a, b, inverse = offset[strips.order].numpy(), slope[strips.order].numpy(), 1 / ctx.spacing
-        d_x, d_matrices = torch.zeros_like(x), [torch.zeros_like(matrix) for matrix in strips.matrices]
-        sums = np.zeros(a.shape), np.zeros(a.shape)
-        of_x, of_v, of_d = list(x.numpy()), list(v.contiguous().numpy()), list(d_x.numpy())
-        for image, row, rows in strips:
-            t, q = strips.responses("x", of_x[image], row, rows), strips.responses("v", of_v[image], row, rows)
-            kernels.spline_backward(t.whole, q.whole, a, b, inverse, sums)
+        fixed = (ctx.spacing, ctx.singles)
+        d_x, weights = None, (None, None, None)
+        if ctx.needs_input_grad[0]:
+            d_x = _HessianProduct.apply(v, x, filters, offset, slope, *fixed)  # type: ignore[no-untyped-call]
+        if any(ctx.needs_input_grad[1:]):
+            if v.requires_grad:
+                raise RuntimeError("a ridge potential can be differentiated twice in the image, but not in its weights")
+            weights = _derivatives(v, x, filters, offset, slope, *fixed, in_image=False)
+        return d_x, *weights, None, None
+
+
+class _HessianProduct(torch.autograd.Function):
+    """v -> H v, H = Hess g at x: symmetric, and where it is defined constant about x."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, v: Tensor, x: Tensor, filters: Tensor, offset: Tensor, slope: Tensor, spacing: float, singles: int
+    ) -> Tensor:
+        ctx.save_for_backward(x, filters, offset, slope)
+        ctx.fixed = (spacing, singles)
+        d_x: Tensor = _derivatives(v, x, filters, offset, slope, spacing, singles, in_image=True)
+        return d_x
+
+    @staticmethod
+    def backward(ctx: Any, q: Tensor) -> Any:
+        if any(ctx.needs_input_grad[2:]):
+            raise RuntimeError("a ridge potential can be differentiated twice in the image, but not in its weights")
+        d_v = _HessianProduct.apply(q, *ctx.saved_tensors, *ctx.fixed)  # type: ignore[no-untyped-call]
+        return d_v, None, None, None, None, None, None
+
+
+def _derivatives(
+    v: Tensor, x: Tensor, filters: Tensor, offset: Tensor, slope: Tensor, spacing: float, singles: int, in_image: bool
+) -> Any:
+    """Of <v, gradient at x> in the image x, or else in filters, offset and slope."""
+    strips = _Strips(x, filters, singles)
+    a, b, inverse = offset[strips.order].numpy(), slope[strips.order].numpy(), 1 / spacing
+    d_x, d_matrices = torch.zeros_like(x), [torch.zeros_like(matrix) for matrix in strips.matrices]
+    sums = np.zeros(a.shape), np.zeros(a.shape)
+    of_x, of_v, of_d = list(x.numpy()), list(v.contiguous().numpy()), list(d_x.numpy())
+    for image, row, rows in strips:
+        t, q = strips.responses("x", of_x[image], row, rows), strips.responses("v", of_v[image], row, rows)
+        kernels.spline_backward(t.whole, q.whole, a, b, inverse, sums)
+        strips.mix(q.whole)
+        if in_image:
+            strips.take_back(q, row, rows, of_d[image])
+        else:
             strips.mix(t.whole)
-            strips.mix(q.whole)
-            if wants_weights:
-                strips.add_products(q, "x", of_x[image], row, rows, d_matrices)
-                strips.add_products(t, "v", of_v[image], row, rows, d_matrices)
-            if wants_image:
-                strips.take_back(q, row, rows, of_d[image])
-        d_offset, d_slope = (
-            torch.zeros_like(offset).index_add(0, strips.order, torch.from_numpy(total).to(offset)) for total in sums
-        )
-        return d_x, strips.filters(d_matrices), d_offset, d_slope, None, None
+            strips.add_products(q, "x", rows, d_matrices)
+            strips.add_products(t, "v", rows, d_matrices)
+    if in_image:
+        return d_x
+    d_offset, d_slope = (
+        torch.zeros_like(offset).index_add(0, strips.order, torch.from_numpy(total).to(offset)) for total in sums
+    )
+    return strips.filters(d_matrices), d_offset, d_slope
