@@ -1,12 +1,17 @@
 """D = I - grad g: sizes and types, relaxation, noise levels, tiles, and the proposition that D is a prox."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from smadmm.denoisers import DnCNN, GradientStep, lipschitz
+from smadmm import Problem
+from smadmm.denoisers import DnCNN, GradientStep, lipschitz, load
 from smadmm.denoisers.gradient_step import Potential
 from smadmm.denoisers.ridge_training import RidgeParameters
+from smadmm.losses import Logistic
 from smadmm.proxes import Denoised
 
 SIGMA = 25 / 255
@@ -136,3 +141,52 @@ def test_a_known_lipschitz_constant_of_one_or_more_is_warned_of_once() -> None:
         prior.prox(rand(8, 8), 1.0)  # no further warning: they are errors
     for denoiser in (unknown, fine, big.relax(0.7), torch.relu):
         Denoised(denoiser)
+
+
+@pytest.mark.parametrize("name", ["ridge-natural", "unshuffled-natural"])
+def test_images_of_either_precision_on_weights_of_either(name: str) -> None:
+    single, double = load(name), load(name).double()
+    x = torch.rand(2, 1, 9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    exact = double(x)
+    for denoiser, image in ((single, x), (single, x.float()), (double, x.float())):
+        assert denoiser(image).dtype == image.dtype and denoiser.potential(image).dtype == image.dtype
+        torch.testing.assert_close(denoiser(image).double(), exact, rtol=0, atol=1e-6)
+    with pytest.raises(ValueError, match=r"real numbers in \[0, 1\], got torch.uint8"):
+        single((255 * x).byte())
+
+
+def test_a_noise_level_for_every_image() -> None:
+    denoiser, x = load("ridge-natural"), rand(2, 3, 9, 8).float()
+    levels = torch.tensor([0.01, 0.04])
+    both = denoiser(x, levels)
+    for n, level in enumerate(levels):
+        torch.testing.assert_close(both[n], denoiser(x[n : n + 1], float(level))[0])
+        expected = denoiser.potential(x[n : n + 1], float(level))[0]
+        torch.testing.assert_close(denoiser.potential(x, levels)[n], expected)
+    torch.testing.assert_close(denoiser(x, torch.tensor(0.02)), denoiser(x, 0.02))
+    for wrong in (0.0, -0.1, torch.ones(3)):
+        with pytest.raises(ValueError, match="sigma must be positive, one number or one for each of 2 images"):
+            denoiser(x, wrong)
+
+
+def test_tiles_of_images_on_disk(tmp_path: Path) -> None:
+    denoiser = load("unshuffled-natural")
+    x, out = (
+        torch.from_numpy(np.memmap(tmp_path / name, np.float32, "w+", shape=(1, 1, 61, 50))) for name in ("x", "out")
+    )
+    x.copy_(torch.rand(x.shape, generator=torch.Generator().manual_seed(0)))
+    assert denoiser.tiled(x, 20, out=out) is out
+    torch.testing.assert_close(out, denoiser(x), rtol=0, atol=1e-6)
+    assert denoiser.tiled(x, 20, overlap=0).isfinite().all()  # the last tile is a line of pixels
+    for tile, overlap in ((0, 4), (20, -4)):
+        with pytest.raises(ValueError, match=f"no negative overlap, got {tile} and {overlap}"):
+            denoiser.tiled(x, tile, overlap)
+    with pytest.raises(ValueError, match="out must be torch.float32 of"):
+        denoiser.tiled(x, out=out.double())
+
+
+def test_a_bare_denoiser_and_one_that_changes_the_size_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"wrap a denoiser in Denoised\(...\)"):
+        Problem(Logistic(torch.eye(4), torch.ones(4)), load("ridge-natural"))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"made shape \(1, 1, 3, 3\) of \(4, 4\); it must keep the size"):
+        Denoised(lambda x: x[..., 1:, 1:], image=True).prox(rand(4, 4), 1.0)

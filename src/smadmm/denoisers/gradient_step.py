@@ -5,6 +5,7 @@ D(z)|^2, and phi is L/(1+L)-weakly convex. Noise levels: D_f(x) = f D(x/f) has t
 same L, and suits noise f times the level D was trained for (training per level gives better quality).
 """
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
@@ -37,28 +38,39 @@ class GradientStep(nn.Module):
         super().__init__()
         self.g, self.sigma, self.lipschitz, self.gamma = potential, sigma, lipschitz, gamma
 
-    def _factor(self, sigma: float | None) -> float:
+    def _factor(self, x: Tensor, sigma: float | Tensor | None) -> float | Tensor:
+        """Noise level over that of the training; of every image where sigma is a vector."""
         if sigma is None:
             return 1.0
         if self.sigma is None:
             raise ValueError(
                 f"sigma = {sigma} was asked for, but this denoiser does not know the level it was trained for"
             )
-        return float(sigma) / self.sigma
+        f = torch.as_tensor(sigma, dtype=torch.float64) / self.sigma
+        if not bool((f > 0).all()) or f.numel() not in (1, len(x)):
+            raise ValueError(f"sigma must be positive, one number or one for each of {len(x)} images, got {sigma}")
+        return float(f) if f.numel() == 1 else f.to(x).reshape(-1, 1, 1, 1)
 
-    def forward(self, x: Tensor, sigma: float | None = None) -> Tensor:
-        """D(x), for another noise level by f D(x / f), f = sigma / (level of the training)."""
-        f = self._factor(sigma)
-        return x - f * self.gamma * self.gradient(x / f if f != 1 else x)
+    def forward(self, x: Tensor, sigma: float | Tensor | None = None) -> Tensor:
+        """D(x), for another noise level by f D(x / f), f = sigma / (level of the training); one level or B."""
+        f = self._factor(x, sigma)
+        return x - f * self.gamma * self.gradient(x if sigma is None else x / f)
 
     def gradient(self, x: Tensor) -> Tensor:
         """grad g(x), without gamma."""
-        return self.g.gradient(_planes(x)).reshape(x.shape)
+        return self.g.gradient(self._planes(x)).reshape(x.shape).to(x.dtype)
 
-    def potential(self, x: Tensor, sigma: float | None = None) -> Tensor:
+    def potential(self, x: Tensor, sigma: float | Tensor | None = None) -> Tensor:
         """gamma g(x) of every image of the batch."""
-        f = self._factor(sigma)
-        return f**2 * self.gamma * self.g(_planes(x / f)).reshape(x.shape[:2]).sum(1)
+        f = self._factor(x, sigma)
+        values = self.g(self._planes(x / f)).reshape(x.shape[:2]).sum(1).to(x.dtype)
+        return self.gamma * values * (f.flatten() if isinstance(f, Tensor) else f) ** 2
+
+    def _planes(self, x: Tensor) -> Tensor:
+        """B x C x H x W as (B C) x 1 x H x W, in the precision of the weights."""
+        _check(x)
+        weight = next(self.parameters(), x)
+        return x.reshape(-1, 1, *x.shape[-2:]).to(weight.dtype)
 
     def relax(self, gamma: float) -> "GradientStep":
         """I - gamma (I - D): scales the Lipschitz constant of I - D by gamma."""
@@ -68,32 +80,46 @@ class GradientStep(nn.Module):
         return GradientStep(self.g, self.sigma, bound, gamma * self.gamma)
 
     @torch.no_grad()
-    def tiled(self, x: Tensor, tile: int = 512, overlap: int | None = None, sigma: float | None = None) -> Tensor:
-        """D(x) tile by tile; equal to D(x) when overlap is at least the reach of grad g (the default)."""
+    def tiled(
+        self,
+        x: Tensor,
+        tile: int = 512,
+        overlap: int | None = None,
+        sigma: float | Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """D(x) tile by tile; equal to D(x) when overlap is at least the reach of grad g (the default).
+
+        x and `out`, where the result goes if it is given, may lie on disk: torch.from_numpy of a numpy.memmap.
+        """
         unit = self.g.alignment
         overlap = self.g.radius if overlap is None else overlap
-        overlap, tile = -(-overlap // unit) * unit, max(unit, tile // unit * unit)
-        _planes(x)
-        out = torch.empty_like(x)
-        for top in range(0, x.shape[-2], tile):
-            rows, keep_rows = _window(top, tile, overlap, x.shape[-2])
-            for left in range(0, x.shape[-1], tile):
-                cols, keep_cols = _window(left, tile, overlap, x.shape[-1])
+        if tile < 2 or overlap < 0:
+            raise ValueError(f"tiles need at least 2 pixels and no negative overlap, got {tile} and {overlap}")
+        overlap, tile = -(-overlap // unit) * unit, max(2, tile // unit * unit)
+        _check(x)
+        out = torch.empty_like(x) if out is None else out
+        if out.shape != x.shape or out.dtype != x.dtype:
+            raise ValueError(f"out must be {x.dtype} of {tuple(x.shape)}, got {out.dtype} of {tuple(out.shape)}")
+        for rows, kept_rows, out_rows in _windows(x.shape[-2], tile, overlap, unit):
+            for cols, kept_cols, out_cols in _windows(x.shape[-1], tile, overlap, unit):
                 part = self(x[..., rows, cols], sigma)
-                out[..., top : top + tile, left : left + tile] = part[..., keep_rows, keep_cols]
+                out[..., out_rows, out_cols] = part[..., kept_rows, kept_cols]
         return out
 
 
-def _planes(x: Tensor) -> Tensor:
-    """B x C x H x W as (B C) x 1 x H x W."""
+def _check(x: Tensor) -> None:
     if x.ndim != 4:
         raise ValueError(f"a denoiser takes images B x C x H x W, got shape {tuple(x.shape)}")
     if min(x.shape[-2:]) < 2:
         raise ValueError(f"images must be at least 2 pixels wide and high, got {x.shape[-2]} x {x.shape[-1]}")
-    return x.reshape(-1, 1, *x.shape[-2:])
+    if not x.is_floating_point():
+        raise ValueError(f"a denoiser takes real numbers in [0, 1], got {x.dtype}; use x.float() / 255 for bytes")
 
 
-def _window(start: int, tile: int, overlap: int, length: int) -> tuple[slice, slice]:
-    """Where a tile with its overlap lies in the image, and the tile in that."""
-    stop, first = min(start + tile, length), max(start - overlap, 0)
-    return slice(first, min(stop + overlap, length)), slice(start - first, stop - first)
+def _windows(length: int, tile: int, overlap: int, unit: int) -> Iterator[tuple[slice, slice, slice]]:
+    """For every tile: where it lies with its overlap, the tile in that, and where the tile lies."""
+    for start in range(0, length, tile):
+        stop = min(start + tile, length)
+        first = max(0, min(start - overlap, (length - 2) // unit * unit))  # the last tile may be a single pixel
+        yield slice(first, min(stop + overlap, length)), slice(start - first, stop - first), slice(start, stop)

@@ -164,6 +164,11 @@ class Ridge(nn.Module):
         height, width = filters.shape[-2:]
         if height != width or width % 2 == 0:
             raise ValueError(f"filters must be square and of odd size, got {height} x {width}; pad them with zeros")
+        if slopes.ndim != 2 or len(slopes) != len(filters) or not spacing > 0:
+            raise ValueError(
+                f"{len(filters)} filters need a row of slopes each and a positive spacing, "
+                f"got slopes {tuple(slopes.shape)} and spacing {spacing}"
+            )
         if not 0 <= singles <= len(filters) or not _have_parity(filters[:singles]):
             raise ValueError(
                 f"the first {singles} of {len(filters)} filters must be there and be even or odd in each direction; "
