@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from smadmm.denoisers import BM3D, GradientStep, Ridge, card, lipschitz, load, shipped
+from smadmm.denoisers import BM3D, GradientStep, Ridge, card, lipschitz, load, save, shipped
 from smadmm.denoisers.weights_file import SHIPPED, sha256
 
 REQUIRED = {
@@ -54,7 +54,7 @@ def test_card_tells_where_the_weights_come_from(name: str) -> None:
     ):
         assert content[key] not in (None, ""), key
     assert content["sha256"] == sha256(SHIPPED / f"{name}.safetensors")
-    assert content["lipschitz"] == load(name).lipschitz
+    assert load(name).lipschitz == max(content["lipschitz"], content["test"]["measured"])
 
 
 @EVERY
@@ -120,5 +120,37 @@ def test_a_ridge_of_an_older_form_is_refused(tmp_path: Path) -> None:
     tensors = {"filters": torch.ones(1, 3, 3), "slopes": torch.ones(1, 4), "pools": torch.ones(1, 2, 1)}
     about = {"kind": "ridge", "spacing": 0.3, "sigma": 0.02, "lipschitz": 0.99, "singles": 1}
     save_file(tensors, tmp_path / "old.safetensors", {"smadmm": json.dumps(about)})
-    with pytest.raises(ValueError, match="old.safetensors holds a ridge potential of a form .* train it anew"):
+    with pytest.raises(ValueError, match="old.safetensors holds no potential .*no longer supported.* train it anew"):
         load(tmp_path / "old.safetensors")
+
+
+def test_damaged_and_foreign_files_are_refused_by_name(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    whole, path = (SHIPPED / "ridge-natural.safetensors").read_bytes(), tmp_path / "w.safetensors"
+    for content in (b"", b"junk", whole[:-100]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="w.safetensors is damaged or was not written by smadmm"):
+            load(path)
+    for header in (None, {"other": "{}"}):
+        save_file({"a": torch.ones(1)}, path, header)
+        with pytest.raises(ValueError, match="w.safetensors is damaged or was not written by smadmm"):
+            load(path)
+    save_file({"a": torch.ones(1)}, path, {"smadmm": json.dumps({"kind": "dncnn", "layers": 3})})
+    with pytest.raises(ValueError, match="w.safetensors holds no potential that this version can use"):
+        load(path)
+    with pytest.raises(ValueError, match="no weights 'ridge-mri'; shipped are"):
+        card("ridge-mri")
+
+
+def test_a_bound_that_is_not_true_of_the_weights_is_refused(tmp_path: Path) -> None:
+    potential, path = load("ridge-natural").g, tmp_path / "w.safetensors"
+    assert isinstance(potential, Ridge)
+    bound = potential.certificate()
+    save(potential, path, 0.02, bound)
+    assert load(path).lipschitz == bound
+    with torch.no_grad():
+        potential.slopes[0] *= 1.5
+    save(potential, path, 0.02, bound)
+    with pytest.raises(ValueError, match=r"w.safetensors is damaged: Lip\(I - D\) <= 0.98.* is not true"):
+        load(path)

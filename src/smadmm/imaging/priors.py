@@ -52,13 +52,7 @@ def find_prior(name: str, device: torch.device | str = "cpu", limits: tuple[floa
         return Prior(name, LEVEL, None, lambda rho: TV(TV_SHARE * LEVEL * rho))
     if name not in shipped() and not name.endswith(".safetensors"):
         raise ValueError(f"no prior {name!r}; there are {', '.join(shipped())}, tv, none, or a file .safetensors")
-    try:
-        denoiser = load(name)
-    except (ValueError, ImportError):
-        raise
-    except Exception as error:
-        raise ValueError(f"{name} is not a file of weights of smadmm: {error}") from None
-    if denoiser.sigma is None:
-        raise ValueError(f"{name} does not say for which noise level it was trained")
+    denoiser = load(name)
+    assert denoiser.sigma is not None  # files of weights state it
     h = Denoised(Within(denoiser.to(device), *limits), image=True)
     return Prior(name, denoiser.sigma, denoiser.lipschitz, lambda rho: h)
