@@ -8,7 +8,7 @@ import pytest
 
 from smadmm.denoisers import DnCNN
 from smadmm.experiments import denoisers
-from smadmm.experiments.denoisers_report import report
+from smadmm.experiments.denoisers_report import add_to_cards, report
 from smadmm.report import Verdict, from_json
 
 
@@ -39,6 +39,21 @@ def test_quick_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(denoisers, "work", None)  # finished parts are not made again
     again = denoisers.reproduce(str(tmp_path / "out"), str(tmp_path), quick=True)
     assert [row["denoiser"] for row in again] == list(rows)
+    np.savez(tmp_path / "ct" / "test_one.npz", hu=np.ones((1, 512, 512), np.int16))
+    with pytest.raises(TypeError):  # other images: they are
+        denoisers.reproduce(str(tmp_path / "out"), str(tmp_path), quick=True)
+
+
+def test_without_bm3d_the_comparison_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(denoisers, "find_spec", lambda name: None)
+    assert [job.denoiser for job in denoisers._jobs(False, [], "")] == ["noisy", denoisers.PAPER, denoisers.SMALL, "TV"]
+
+
+def test_rows_go_into_the_cards(tmp_path: Path) -> None:
+    (tmp_path / "ridge-ct.json").write_text('{"seed": 0}')
+    add_to_cards([{"denoiser": "TV", "ms": 1}, {"denoiser": "ridge-ct", "ms": 2}], tmp_path)
+    card = json.loads((tmp_path / "ridge-ct.json").read_text())
+    assert card == {"seed": 0, "test": {"denoiser": "ridge-ct", "ms": 2}} and len(list(tmp_path.iterdir())) == 1
 
 
 def test_verdicts_can_fail() -> None:

@@ -119,7 +119,7 @@ def draw(rows: Sequence[Row], values: Mapping[str, Sequence[float]], path: Path)
 
 
 def add_to_cards(rows: Sequence[Row], folder: Path) -> None:
-    """Put the row of each shipped net into its card, beside that of BM3D; for those who release weights."""
+    """Put the row of each shipped net into its card; for those who release weights."""
     for row in rows:
         path = folder / f"{row['denoiser']}.json"
         if path.exists():
