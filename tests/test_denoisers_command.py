@@ -122,3 +122,34 @@ def test_under_torchrun_two_processes_train_together(pictures: Path, tmp_path: P
     one, two = (load(tmp_path / f"{name}.safetensors").state_dict() for name in ("one", "two"))
     for key in one:
         torch.testing.assert_close(one[key], two[key], rtol=1e-4, atol=1e-5)
+
+
+def test_options_that_mean_nothing_and_files_that_would_be_lost_are_refused(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, message in (
+        (["--penalty", "3"], "--penalty means nothing for --arch ridge"),
+        (["--also", str(pictures)], "--also means nothing for --arch ridge"),
+        (["--arch", "dncnn"], "--filters means nothing for --arch dncnn"),
+        (["--minutes", "1"], "--minutes 1 and --steps 6 are two answers"),
+    ):
+        assert command(pictures, "--out", tmp_path / "w", *SMALL, *words) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "cat.png").write_bytes(b"mine")
+    assert command(pictures, "--out", tmp_path / "cat", *SMALL) == 2
+    assert "cat.png is there already" in "".join(capsys.readouterr().err.split("\n"))
+    assert (tmp_path / "cat.png").read_bytes() == b"mine"
+
+
+def test_without_matplotlib_the_curves_are_a_table(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smadmm.denoisers.training_report.find_spec", lambda name: None)
+    assert command(pictures, "--out", tmp_path / "w", *SMALL) == 0
+    assert (tmp_path / "w.csv").exists() and not (tmp_path / "w.png").exists()
+
+
+def test_the_command_of_a_card_names_shipped_weights_to_start_from(pictures: Path, tmp_path: Path) -> None:
+    words = ["--filters", 88, "--batch", 1, "--patch", 24, "--steps", 1, "--quiet"]
+    assert command(pictures, "--out", tmp_path / "w", "--start", "ridge-natural", *words) == 0
+    assert " --start ridge-natural --out" in json.loads((tmp_path / "w.json").read_text())["command"]

@@ -174,7 +174,7 @@ def test_minutes_set_the_steps_and_nothing_is_overwritten(pictures: Path, tmp_pa
     assert train([pictures], tmp_path / "x.safetensors", small, stop_after=1, progress=False) is None
     with pytest.raises(ValueError, match="belongs to another recipe"):
         train([pictures], tmp_path / "x.safetensors", replace(small, filters=5), resume=True, progress=False)
-    with pytest.raises(ValueError, match="too few to hold some out"):
+    with pytest.raises(ValueError, match="1 images of 1 files or patients are too few: .* give at least 5 images of 2"):
         train([pictures / "1.png"], tmp_path / "y.safetensors", small, progress=False)
     assert not (tmp_path / "y.checkpoint").exists()
 
@@ -186,7 +186,9 @@ def test_minutes_set_the_steps_and_nothing_is_overwritten(pictures: Path, tmp_pa
         ({"patch": 4}, "patches of 4 pixels are too small for these filters; use at least 5"),
         ({"target": 1.0}, "target < 1"),
         ({"means": 6}, "means must lie between 0 and the 5 filters, got 6"),
-        ({"size": 4}, "filters need an odd size, got 4"),
+        ({"size": 4}, "filters need an odd size of at least 3, got 4"),
+        ({"size": 1}, "filters need an odd size of at least 3, got 1"),
+        ({"penalty": float("nan")}, "penalty must be >= 0"),
     ],
 )
 def test_impossible_recipes_are_refused(wrong: dict[str, float], message: str) -> None:
@@ -218,3 +220,52 @@ def test_two_processes_equal_one(pictures: Path, tmp_path: Path) -> None:
         a, b = load(one / f"{arch}.safetensors").state_dict(), load(two / f"{arch}.safetensors").state_dict()
         for key in a:
             torch.testing.assert_close(a[key], b[key], rtol=1e-4, atol=1e-5)
+
+
+def test_patients_of_many_slices_are_held_out_whole(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for n in range(3):
+        np.savez(tmp_path / f"{n}.npz", hu=rng.integers(-1000, 1000, (20 + n, 24, 24)).astype(np.int16))
+    training, held = hold_out(read_images([tmp_path]), 8, seed=0)
+    assert {i.group for i in training} == {"1", "2"} and {i.group for i in held} == {"0"} and 5 <= len(held) <= 8
+    assert len(training) == 43
+    with pytest.raises(ValueError, match="20 images of 1 files or patients are too few"):
+        train([tmp_path / "0.npz"], tmp_path / "w.safetensors", RIDGE, progress=False)
+
+
+def test_one_slice_a_file_and_values_that_are_no_image(tmp_path: Path) -> None:
+    import tifffile
+
+    np.savez(tmp_path / "one.npz", hu=np.zeros((24, 20), np.int16))
+    assert [tuple(i.pixels.shape) for i in read_images([tmp_path / "one.npz"])] == [(24, 20)]
+    broken = np.zeros((2, 24, 20))
+    broken[1, 3, 3] = np.nan
+    np.savez(tmp_path / "nan.npz", hu=broken)
+    with pytest.raises(ValueError, match=r"nan.npz\[1\] has values that are not finite.*--skip-unreadable"):
+        read_images([tmp_path / "nan.npz"])
+    tifffile.imwrite(tmp_path / "bytes.tif", np.full((24, 20), 200.0, np.float32))
+    with pytest.raises(ValueError, match=r"bytes.tif has values from 200 to 200; .* must lie in \[0, 1\]"):
+        read_images([tmp_path / "bytes.tif"])
+
+
+def test_a_checkpoint_knows_its_images_and_steps(pictures: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    out = tmp_path / "w.safetensors"
+    assert train([pictures], out, RIDGE, stop_after=3, progress=False) is None
+    others = tmp_path / "others"
+    others.mkdir()
+    for n in range(10):
+        Image.fromarray(np.full((40, 48), 20 * n, np.uint8)).save(others / f"{n}.png")
+    with pytest.raises(ValueError, match="w.checkpoint belongs to a run on other images"):
+        train([others], out, RIDGE, resume=True, progress=False)
+    with pytest.raises(ValueError, match="belongs to another recipe"):
+        train([pictures], out, replace(RIDGE, steps=600), resume=True, progress=False)
+    (tmp_path / "w.checkpoint").write_bytes(b"junk")
+    with pytest.raises(ValueError, match="w.checkpoint is damaged or was not written by smadmm"):
+        train([pictures], out, RIDGE, resume=True, progress=False)
+
+
+def test_divergence_is_said(pictures: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="training diverged; lower rate or penalty|the Jacobian is not finite"):
+        train([pictures], tmp_path / "w.safetensors", replace(NETWORK, rate=1e8, steps=40), progress=False)

@@ -269,7 +269,9 @@ def train_denoiser(
     arch: Annotated[str, typer.Option(help="ridge (Lipschitz constant proved), unshuffled or dncnn.")] = "ridge",
     sigma: Annotated[float, typer.Option(help="Noise level, in units of 1/255.")] = 5.0,
     preset: Annotated[str, typer.Option(help="cpu: minutes; paper: 50 epochs of 128 x 128 patches.")] = "cpu",
-    minutes: Annotated[float | None, typer.Option(help="CPU minutes, instead of --steps.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="CPU minutes of the steps, instead of --steps; validation comes on top.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of Adam.")] = None,
     rate: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     batch: Annotated[int | None, typer.Option(help="Patches a step.")] = None,
@@ -299,6 +301,8 @@ def train_denoiser(
     from smadmm.denoisers import command
 
     torch.set_num_threads(threads)
+    if minutes is not None and steps is not None:
+        raise ValueError(f"--minutes {minutes:g} and --steps {steps} are two answers to one question; give one")
     changes = {"steps": steps, "rate": rate, "batch": batch, "patch": patch, "penalty": penalty, "target": target}
     changes |= {"filters": filters, "size": size, "means": means}
     changes |= {"layers": layers, "channels": channels, "seed": seed}

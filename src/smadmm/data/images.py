@@ -200,6 +200,10 @@ class Image:
 
 def _picture(path: Path) -> Iterator[Image]:
     pixels = as_unit(read_picture(path))
+    if pixels.size and (pixels.max() > 1.5 or pixels.min() < -0.5):
+        raise ValueError(
+            f"{path} has values from {pixels.min():g} to {pixels.max():g}; images of real numbers must lie in [0, 1]"
+        )
     for number, page in enumerate(pixels[None] if pixels.ndim == 2 else pixels):
         name = path.name if pixels.ndim == 2 else f"{path.name}[{number}]"
         yield Image(name, path.name, torch.from_numpy(np.clip(page, 0, 1)))
@@ -207,6 +211,7 @@ def _picture(path: Path) -> Iterator[Image]:
 
 def _archive(path: Path, sharp: bool) -> Iterator[Image]:
     slices = _hounsfield_array(path)
+    slices = slices[None] if slices.ndim == 2 else slices
     with np.load(path, allow_pickle=False) as archive:
         patients = archive["patient"] if "patient" in archive else np.full(len(slices), path.stem)
         kernels = archive["kernel"] if "kernel" in archive else np.full(len(slices), "")
@@ -247,6 +252,8 @@ def read_images(
         try:
             images = _read(path, sharp)
             for image in images:
+                if not image.pixels.isfinite().all():
+                    raise ValueError(f"{image.name} has values that are not finite; repair or remove it")
                 if min(image.pixels.shape) < smallest:
                     height, width = image.pixels.shape
                     raise ValueError(
@@ -258,7 +265,7 @@ def read_images(
             ours = isinstance(error, ValueError) and path.name in str(error)
             message = str(error) if ours else f"{path} cannot be read: {error}"
             if on_error == "stop":
-                raise ValueError(f"{message} (on_error='skip' goes on without it)") from error
+                raise ValueError(f"{message} (on_error='skip', or --skip-unreadable, goes on without it)") from error
             warnings.warn(f"skipped: {message}", stacklevel=2)
     if not found:
         raise ValueError(f"no images in {', '.join(map(str, sources))}")

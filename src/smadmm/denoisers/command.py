@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from smadmm.denoisers.recipes import Arch, Preset, Recipe, recipe
+from smadmm.denoisers.recipes import OF_NETWORKS, OF_RIDGE, Arch, Preset, Recipe, recipe
 from smadmm.denoisers.training import train
 from smadmm.files import output_folder
 
@@ -18,6 +18,9 @@ def chosen_recipe(arch: str, sigma: float, preset: str, changes: Mapping[str, fl
         if value not in known:
             raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
     given = {name: value for name, value in changes.items() if value is not None}
+    for name in OF_NETWORKS if arch == "ridge" else OF_RIDGE:
+        if name in given:
+            raise ValueError(f"--{name} means nothing for --arch {arch}; leave it out")
     if "steps" in given:
         given["epochs"] = 0
     usual = recipe(arch, sigma / 255, preset)  # type: ignore[arg-type]
@@ -42,6 +45,8 @@ def run(
         raise ValueError(f"minutes must be positive, got {minutes}")
     if minutes is not None and chosen.epochs:
         raise ValueError(f"the preset 'paper' runs {chosen.epochs} epochs, not {minutes:g} minutes; use --preset cpu")
+    if also and chosen.arch == "ridge":
+        raise ValueError("--also means nothing for --arch ridge, whose bound holds for every image; leave it out")
     for source in [*sources, *also]:
         if not Path(source).exists():
             raise ValueError(f"there is no file or folder {source!r}")

@@ -8,7 +8,10 @@ from smadmm.data.images import Image
 
 
 def hold_out(images: list[Image], count: int, seed: int) -> tuple[list[Image], list[Image]]:
-    """Training and validation images: about `count` images of whole groups (patients, files) are held out."""
+    """Training and validation images: about `count` images of whole groups (patients, files) are held out.
+
+    Where every group has more images, `count` of the smallest group are, and its others are left out.
+    """
     sizes: dict[str, int] = {}
     for image in images:
         sizes[image.group] = sizes.get(image.group, 0) + 1
@@ -18,6 +21,10 @@ def hold_out(images: list[Image], count: int, seed: int) -> tuple[list[Image], l
         group = groups[index]
         if sum(sizes[g] for g in held) + sizes[group] <= count:
             held.add(group)
+    if not held:
+        smallest = min(groups, key=lambda group: sizes[group])
+        several = [i for i in images if i.group == smallest]
+        return [i for i in images if i.group != smallest], several[:: -(-len(several) // count)]
     return [i for i in images if i.group not in held], [i for i in images if i.group in held]
 
 

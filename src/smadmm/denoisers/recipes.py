@@ -13,6 +13,9 @@ from smadmm.denoisers.ridge_training import RidgeParameters
 
 Arch = Literal["ridge", "unshuffled", "dncnn"]
 Preset = Literal["cpu", "paper"]
+OF_RIDGE = ("filters", "size", "means")
+OF_NETWORKS = ("layers", "channels", "penalty", "target")
+RECIPE_OPTIONS = ("steps", "batch", "patch", "rate", "seed", *OF_RIDGE, *OF_NETWORKS)
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,12 @@ class Recipe:
         for name in positive.split():
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.penalty < 0 or self.target >= 1:
+        if not self.penalty >= 0 or self.target >= 1:
             raise ValueError(f"penalty must be >= 0 and target < 1, got {self.penalty} and {self.target}")
         if self.arch == "ridge" and not 0 <= self.means <= self.filters:
             raise ValueError(f"means must lie between 0 and the {self.filters} filters, got {self.means}")
-        if self.arch == "ridge" and self.size % 2 == 0:
-            raise ValueError(f"filters need an odd size, got {self.size}")
+        if self.arch == "ridge" and (self.size % 2 == 0 or self.size < 3):
+            raise ValueError(f"filters need an odd size of at least 3, got {self.size}")
         if self.arch == "ridge" and self.patch < 2 * self.size - 1:
             raise ValueError(
                 f"patches of {self.patch} pixels are too small for these filters; use at least {2 * self.size - 1}"

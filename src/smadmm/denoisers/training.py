@@ -58,8 +58,7 @@ def _validate(run: Run, held_out: list[Image]) -> dict[str, float]:
     if isinstance(potential, Ridge):
         bound = potential.certificate()
     else:
-        seed = 0
-        v = torch.randn(images[0].shape, generator=torch.Generator().manual_seed(seed))
+        v = torch.randn(images[0].shape, generator=torch.Generator().manual_seed(0))
         bound = float(symmetric_norm(potential.gradient, images[0], v, 15)[0])
     quality = psnr(denoiser, images, run.recipe.sigma)
     return {
@@ -125,11 +124,13 @@ def train(
     chosen = chosen.for_images(sum(image.pixels.numel() for image in images))
     if resume:
         run = Run.restore(checkpoint, images, others, device)
-        if replace(run.recipe, steps=1) != replace(chosen, steps=1):
+        if minutes is not None:  # the steps were chosen at the start
+            chosen = replace(chosen, steps=run.recipe.steps)
+        if run.recipe != chosen:
             raise ValueError(f"{checkpoint} belongs to another recipe, {run.recipe}; remove it or choose another out")
     else:
         if minutes is not None:
-            chosen = replace(chosen, steps=_steps_in(minutes, chosen, images, device))
+            chosen = replace(chosen, steps=_steps_in(minutes, chosen, images, others, device))
         run = Run(chosen, images, others, device)
         if start is not None:
             run.model.start_from(load(start).g)
@@ -145,8 +146,9 @@ def _refuse_to_overwrite(out: Path, checkpoint: Path, resume: bool) -> None:
         raise ValueError(f"there is no {checkpoint} to resume from")
     if not resume and checkpoint.exists():
         raise ValueError(f"{checkpoint} holds an unfinished run; resume it, remove it, or choose another out")
-    if out.exists():
-        raise ValueError(f"{out} is there already; remove it or choose another out")
+    for suffix in (".safetensors", ".json", ".csv", ".png"):
+        if out.with_suffix(suffix).exists():
+            raise ValueError(f"{out.with_suffix(suffix)} is there already; remove it or choose another out")
 
 
 def _read(
@@ -154,17 +156,17 @@ def _read(
 ) -> tuple[list[Image], list[Image]]:
     """Images to train on, and images held out."""
     images = read_images(data, chosen.patch, on_error, sharp)
-    images, held_out = hold_out(images, min(chosen.held_out, len(images) // 5), chosen.seed)
-    if not held_out:
+    if len(images) < 5 or len({image.group for image in images}) < 2:
         raise ValueError(
-            f"{len(images)} images are too few to hold some out for validation; give at least 5 files or patients"
+            f"{len(images)} images of {len({image.group for image in images})} files or patients are too few: whole "
+            "files or patients are held out for validation; give at least 5 images of 2 files or patients"
         )
-    return images, held_out
+    return hold_out(images, min(chosen.held_out, len(images) // 5), chosen.seed)
 
 
-def _steps_in(minutes: float, chosen: Recipe, images: list[Image], device: str) -> int:
+def _steps_in(minutes: float, chosen: Recipe, images: list[Image], others: list[Image], device: str) -> int:
     """How many steps take that much CPU time, from a few that are thrown away; the same on every rank."""
-    trial = Run(chosen, images, device=device)
+    trial = Run(chosen, images, others, device)
     trial.advance()
     start = time.process_time()
     for fifth in range(5):

@@ -4,30 +4,16 @@ import csv
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 
 from smadmm.data.images import Image
-from smadmm.denoisers.recipes import Preset, Recipe, recipe
+from smadmm.denoisers.recipes import RECIPE_OPTIONS, Preset, Recipe, recipe
 from smadmm.denoisers.training_run import Run
-from smadmm.denoisers.weights_file import sha256
+from smadmm.denoisers.weights_file import SHIPPED, sha256
 from smadmm.files import atomic_write
 
 LICENCE = "BSD-3-Clause, as the package smadmm"
-
-OPTIONS = (
-    "steps",
-    "penalty",
-    "target",
-    "filters",
-    "size",
-    "means",
-    "layers",
-    "channels",
-    "batch",
-    "patch",
-    "rate",
-    "seed",
-)
 
 
 def command(
@@ -38,8 +24,10 @@ def command(
     usual = asdict(recipe(chosen.arch, chosen.sigma, preset))
     words = ["smadmm train-denoiser", *(path.name for path in data), f"--arch {chosen.arch}", f"--preset {preset}"]
     words.append(f"--sigma {255 * chosen.sigma:g}")
-    words += [f"--{name} {value}" for name, value in asdict(chosen).items() if name in OPTIONS and value != usual[name]]
-    words += [f"--start {start.name}"] if start else []
+    words += [
+        f"--{name} {value}" for name, value in asdict(chosen).items() if name in RECIPE_OPTIONS and value != usual[name]
+    ]
+    words += [f"--start {start.stem if start.parent == SHIPPED else start.name}"] if start else []
     words += [f"--also {path.name}" for path in also]
     words += ["--sharp"] if sharp else []
     return " ".join([*words, f"--out {out.name}"])
@@ -70,13 +58,15 @@ def write_card(run: Run, held_out: list[Image], out: Path, repeat: str, psnr: fl
 
 
 def write_curves(history: list[dict[str, float]], out: Path) -> None:
-    """The learning curves `out`.csv and `out`.png."""
-    from matplotlib.figure import Figure
-
+    """The learning curves `out`.csv and, if matplotlib is there, `out`.png."""
     with out.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ["step", "loss", "psnr", "lipschitz", "seconds"])
         writer.writeheader()
         writer.writerows(history)
+    if find_spec("matplotlib") is None:
+        return
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(9, 3), layout="constrained")
     for axes, key in zip(figure.subplots(1, 3), ("loss", "psnr", "lipschitz"), strict=True):
         axes.plot([row["step"] for row in history], [row[key] for row in history])

@@ -7,6 +7,7 @@ J = Hess g, v its top eigenvector, z = x + a sigma n with a uniform in [0, 1], f
 many of other images (of another kind than those to be denoised), if there are any.
 """
 
+import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,7 @@ from smadmm.denoisers.jacobian import symmetric_norm
 from smadmm.denoisers.patches import random_patches
 from smadmm.denoisers.recipes import Network, Recipe, build
 from smadmm.denoisers.ridge_training import RidgeParameters
+from smadmm.denoisers.weights_file import read_tensors
 from smadmm.files import atomic_write
 
 
@@ -65,6 +67,15 @@ def _loss(
     return loss
 
 
+def _digest(images: list[Image]) -> str:
+    """Of all images in their order."""
+    found = hashlib.sha256()
+    for image in images:
+        found.update(image.group.encode() + str(tuple(image.pixels.shape)).encode())
+        found.update(image.pixels.contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
 def rank_and_world() -> tuple[int, int]:
     """The place of this process among those of torchrun."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -83,6 +94,7 @@ class Run:
         self.adam = torch.optim.Adam(self.model.parameter_groups(), betas=(0.9, 0.99))
         self.history: list[dict[str, float]] = []
         self.average, self.seconds = 0.0, 0.0
+        self.data = _digest(self.images + self.others)
 
     def advance(self) -> float:
         """One step of Adam; the loss before it."""
@@ -90,6 +102,8 @@ class Run:
             group["lr"] = group["scale"] * self.recipe.learning_rate(self.step)
         self.adam.zero_grad()
         loss = _loss(self.model, self.recipe, self.images, self.others, self.step)
+        if not loss.isfinite():
+            raise ValueError(f"the loss of step {self.step} is not finite: training diverged; lower rate or penalty")
         if loss.requires_grad:
             loss.backward()
         if rank_and_world()[1] > 1:
@@ -116,19 +130,17 @@ class Run:
         for number, moments in self.adam.state_dict()["state"].items():
             tensors |= {f"adam.{number}.{name}": torch.as_tensor(value) for name, value in moments.items()}
         numbers = {"recipe": asdict(self.recipe), "step": self.step, "history": self.history}
-        numbers |= {"average": self.average, "seconds": self.seconds}
+        numbers |= {"average": self.average, "seconds": self.seconds, "data": self.data}
         contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
         atomic_write(path, save(contiguous, metadata={"run": json.dumps(numbers)}))
 
     @classmethod
     def restore(cls, path: Path, images: list[Image], others: list[Image] | None = None, device: str = "cpu") -> "Run":
         """The run of a checkpoint, on the same images."""
-        from safetensors import safe_open
-
-        with safe_open(path, framework="pt") as file:
-            numbers = json.loads(file.metadata()["run"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        numbers, tensors = read_tensors(path, "run")
         run = cls(Recipe(**numbers["recipe"]), images, others, device)
+        if numbers["data"] != run.data:
+            raise ValueError(f"{path} belongs to a run on other images; give the same ones, or choose another out")
         model = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
         run.model.load_state_dict(model)
         moments: dict[int, dict[str, torch.Tensor]] = {}
