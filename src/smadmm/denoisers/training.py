@@ -58,7 +58,8 @@ def _validate(run: Run, held_out: list[Image]) -> dict[str, float]:
     if isinstance(potential, Ridge):
         bound = potential.certificate()
     else:
-        v = torch.randn(images[0].shape, generator=torch.Generator().manual_seed(0))
+        seed = run.recipe.seed
+        v = torch.randn(images[0].shape, generator=torch.Generator().manual_seed(seed))
         bound = float(symmetric_norm(potential.gradient, images[0], v, 15)[0])
     quality = psnr(denoiser, images, run.recipe.sigma)
     return {
