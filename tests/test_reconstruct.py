@@ -218,7 +218,7 @@ def test_priors_by_name_and_by_file(tmp_path):
     assert found["tv"] > found["none"] + 0.5 and found["ridge-ct"] > found["none"] + 0.5
     assert found[str(SHIPPED / "ridge-ct.safetensors")] == found["ridge-ct"]
     (tmp_path / "bad.safetensors").write_bytes(b"nothing")
-    for name, message in {"magic": "no prior 'magic'; there are", str(tmp_path / "bad.safetensors"): "damaged or was not written by smadmm",
+    for name, message in {"magic": "no prior 'magic'; there are", str(tmp_path / "bad.safetensors"): "is damaged",
                           "gone.safetensors": "no weights"}.items():  # fmt: skip
         with pytest.raises(ValueError, match=message):
             find_prior(name)
