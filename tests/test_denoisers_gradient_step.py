@@ -188,5 +188,9 @@ def test_tiles_of_images_on_disk(tmp_path: Path) -> None:
 def test_a_bare_denoiser_and_one_that_changes_the_size_are_refused() -> None:
     with pytest.raises(TypeError, match=r"wrap a denoiser in Denoised\(...\)"):
         Problem(Logistic(torch.eye(4), torch.ones(4)), load("ridge-natural"))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"made shape \(1, 1, 3, 3\) of \(4, 4\); it must keep the size"):
+    with pytest.raises(ValueError, match=r"made shape \(1, 1, 3, 3\) of \(1, 1, 4, 4\); it must keep"):
         Denoised(lambda x: x[..., 1:, 1:], image=True).prox(rand(4, 4), 1.0)
+    with pytest.raises(
+        ValueError, match=r"made shape \(1, 1, 3, 4\) of \(1, 1, 4, 3\)"
+    ):  # as many pixels, another image
+        Denoised(lambda x: x.mT, image=True).prox(rand(4, 3), 1.0)

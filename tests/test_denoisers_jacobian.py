@@ -93,9 +93,10 @@ def test_what_cannot_be_measured_is_refused() -> None:
 
 
 def test_modules_are_measured_in_evaluation_mode_and_left_as_they_were() -> None:
-    module = nn.Sequential(nn.BatchNorm2d(1), nn.Dropout(0.5))
+    module = nn.Sequential(nn.BatchNorm2d(1), nn.Dropout(0.5), nn.BatchNorm2d(1).eval())
     before = {name: value.clone() for name, value in module.state_dict().items()}
     report = lipschitz(module, [torch.rand(2, 1, 4, 4)], iterations=16)
+    assert [part.training for part in module] == [True, True, False]
     assert module.training and all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert report.largest < 1e-4  # batch normalisation of unit statistics is nearly the identity
 

@@ -246,10 +246,11 @@ class Denoised(Prox):
     def prox(self, v: Tensor, t: Step) -> Tensor:
         self._warn_once()  # it may have been measured since
         with torch.no_grad():
-            y = self.denoiser(v.reshape(1, -1, *v.shape[-2:]) if self.image and v.ndim <= 3 else v)
-        if y.numel() != v.numel() or (y.shape != v.shape and not self.image):
+            x = v.reshape(1, -1, *v.shape[-2:]) if self.image and v.ndim <= 3 else v
+            y = self.denoiser(x)
+        if y.shape != x.shape:
             raise ValueError(
-                f"the denoiser made shape {tuple(y.shape)} of {tuple(v.shape)}; it must keep the size of images, "
+                f"the denoiser made shape {tuple(y.shape)} of {tuple(x.shape)}; it must keep the size of images, "
                 "and for networks set image=True"
             )
         return y.reshape(v.shape)

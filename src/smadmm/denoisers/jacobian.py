@@ -132,15 +132,16 @@ def lipschitz(
 
 @contextmanager
 def _evaluated(denoiser: Map) -> Iterator[None]:
-    """A module in evaluation mode, and afterwards in the mode it was in."""
-    training = isinstance(denoiser, nn.Module) and denoiser.training
-    if isinstance(denoiser, nn.Module):
-        denoiser.eval()
+    """A module in evaluation mode, and afterwards each of its parts in the mode it was in."""
+    parts = list(denoiser.modules()) if isinstance(denoiser, nn.Module) else []
+    modes = [part.training for part in parts]
+    for part in parts:
+        part.training = False
     try:
         yield
     finally:
-        if isinstance(denoiser, nn.Module):
-            denoiser.train(training)
+        for part, mode in zip(parts, modes, strict=True):
+            part.training = mode
 
 
 def _measure(denoiser: Map, x: Tensor, v: Tensor, iterations: int, tolerance: float) -> Tensor:

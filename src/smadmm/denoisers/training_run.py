@@ -139,7 +139,7 @@ class Run:
         """The run of a checkpoint, on the same images."""
         numbers, tensors = read_tensors(path, "run")
         run = cls(Recipe(**numbers["recipe"]), images, others, device)
-        if numbers["data"] != run.data:
+        if numbers.get("data") != run.data:
             raise ValueError(f"{path} belongs to a run on other images; give the same ones, or choose another out")
         model = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
         run.model.load_state_dict(model)
