@@ -194,3 +194,52 @@ def test_a_bare_denoiser_and_one_that_changes_the_size_are_refused() -> None:
         ValueError, match=r"made shape \(1, 1, 3, 4\) of \(1, 1, 4, 3\)"
     ):  # as many pixels, another image
         Denoised(lambda x: x.mT, image=True).prox(rand(4, 3), 1.0)
+
+
+class Smoothed(torch.nn.Module):
+    """An ordinary module, with a weight to be learned; no gradient written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor(0.2, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        squares = x.diff(dim=-1).square().sum((1, 2, 3)) + x.diff(dim=-2).pow(4).sum((1, 2, 3))
+        return self.weight * squares / 4
+
+
+def test_an_ordinary_module_is_differentiated_automatically() -> None:
+    g = Smoothed()
+    denoiser = GradientStep(g)
+    x = rand(2, 2, 6, 7).double().requires_grad_()
+    (gradient,) = torch.autograd.grad(denoiser.potential(x).sum(), x)
+    y = denoiser(x)
+    torch.testing.assert_close(y, x - gradient, rtol=1e-12, atol=1e-14)
+    assert torch.autograd.gradcheck(denoiser, (x,))
+    (of_weight,) = torch.autograd.grad(y.square().sum(), g.weight)
+    with torch.no_grad():
+        assert torch.equal(denoiser(x), y)
+        g.weight += 1e-6
+        rise = (denoiser(x).square().sum() - y.square().sum()) / 1e-6
+    torch.testing.assert_close(of_weight, rise, rtol=1e-4, atol=0)
+    frozen = GradientStep(Smoothed()).requires_grad_(False)
+    assert not frozen(x.detach()).requires_grad
+    x = x.detach()
+    report = lipschitz(frozen, [x[:1]], 0.01)
+    hessian = torch.autograd.functional.hessian(lambda z: frozen.g(z.view(2, 1, 6, 7)).sum(), x[:1].flatten())
+    assert report.clean[0] == pytest.approx(float(torch.linalg.matrix_norm(hessian, 2)), rel=1e-4)
+
+
+def test_tiles_of_an_ordinary_module_need_an_overlap() -> None:
+    denoiser, x = GradientStep(Smoothed()).requires_grad_(False), rand(1, 1, 20, 21).double()
+    with pytest.raises(ValueError, match="does not say how far its gradient reaches .`radius`.; pass the overlap"):
+        denoiser.tiled(x, 8)
+    torch.testing.assert_close(denoiser.tiled(x, 8, overlap=1), denoiser(x), rtol=0, atol=1e-15)
+
+
+def test_a_potential_that_is_no_value_for_each_image_is_refused() -> None:
+    denoiser = GradientStep(lambda x: x.square().sum())
+    with pytest.raises(ValueError, match=r"one value for each of 2 images, got shape \(\)"):
+        denoiser(rand(2, 1, 5, 5))
+    with pytest.raises(ValueError, match=r"one value for each of 3 images, got shape \(3, 5, 5\)"):
+        GradientStep(lambda x: x[:, 0].square()).potential(rand(1, 3, 5, 5))

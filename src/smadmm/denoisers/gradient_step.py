@@ -5,7 +5,7 @@ D(z)|^2, and phi is L/(1+L)-weakly convex. Noise levels: D_f(x) = f D(x/f) has t
 same L, and suits noise f times the level D was trained for (training per level gives better quality).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import torch
@@ -25,12 +25,14 @@ class Potential(Protocol):
 class GradientStep(nn.Module):
     """D(x) = x - gamma grad g(x) on images B x C x H x W in [0, 1], channel by channel.
 
+    The potential g gives a value for each image of a batch N x 1 x H x W. Any such module or function will do: without
+    the method `gradient` of a `Potential` it is differentiated automatically, twice where gradients of D are asked for.
     `sigma` is the noise level of the training, `lipschitz` a proved or measured bound of Lip(I - D).
     """
 
     def __init__(
         self,
-        potential: Potential,
+        potential: Potential | Callable[[Tensor], Tensor],
         sigma: float | None = None,
         lipschitz: float | None = None,
         gamma: float = 1.0,
@@ -58,12 +60,32 @@ class GradientStep(nn.Module):
 
     def gradient(self, x: Tensor) -> Tensor:
         """grad g(x), without gamma."""
-        return self.g.gradient(self._planes(x)).reshape(x.shape).to(x.dtype)
+        planes = self._planes(x)
+        z = self.g.gradient(planes) if hasattr(self.g, "gradient") else self._differentiated(planes)
+        return z.reshape(x.shape).to(x.dtype)
+
+    def _differentiated(self, x: Tensor) -> Tensor:
+        """grad g by automatic differentiation; itself differentiable where x or the weights are to be."""
+        graph = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *self.parameters()))
+        with torch.enable_grad():
+            x = x if graph and x.requires_grad else x.detach().requires_grad_()
+            (z,) = torch.autograd.grad(self._values(x).sum(), x, create_graph=graph)
+        return z
+
+    def _values(self, x: Tensor) -> Tensor:
+        """g of every image of a batch N x 1 x H x W."""
+        values: Tensor = self.g(x)
+        if values.shape != (len(x),):
+            raise ValueError(
+                f"a potential gives one value for each of {len(x)} images, got shape {tuple(values.shape)}; sum over "
+                "channels, rows and columns only"
+            )
+        return values
 
     def potential(self, x: Tensor, sigma: float | Tensor | None = None) -> Tensor:
         """gamma g(x) of every image of the batch."""
         f = self._factor(x, sigma)
-        values = self.g(self._planes(x / f)).reshape(x.shape[:2]).sum(1).to(x.dtype)
+        values = self._values(self._planes(x / f)).reshape(x.shape[:2]).sum(1).to(x.dtype)
         return self.gamma * values * (f.flatten() if isinstance(f, Tensor) else f) ** 2
 
     def _planes(self, x: Tensor) -> Tensor:
@@ -92,8 +114,10 @@ class GradientStep(nn.Module):
 
         x and `out`, where the result goes if it is given, may lie on disk: torch.from_numpy of a numpy.memmap.
         """
-        unit = self.g.alignment
-        overlap = self.g.radius if overlap is None else overlap
+        unit = getattr(self.g, "alignment", 1)
+        overlap = getattr(self.g, "radius", None) if overlap is None else overlap
+        if overlap is None:
+            raise ValueError("this potential does not say how far its gradient reaches (`radius`); pass the overlap")
         if tile < 2 or overlap < 0:
             raise ValueError(f"tiles need at least 2 pixels and no negative overlap, got {tile} and {overlap}")
         overlap, tile = -(-overlap // unit) * unit, max(2, tile // unit * unit)
