@@ -1,6 +1,7 @@
 """smadmm train-denoiser: what it writes, what it refuses, and Ctrl-C."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.distributed.run import get_args_parser
 
 from smadmm import cli
 from smadmm.denoisers import load
@@ -91,7 +93,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_is_exact(
         (["{pictures}", "--minutes", "-1"], "minutes must be positive, got -1.0"),
         (["{pictures}", "--preset", "paper", "--minutes", "3"], "runs 50 epochs, not 3 minutes"),
         (["{pictures}", "--patch", "100"], "is 40 x 48, smaller than a patch of 100"),
-        (["{pictures}", "--start", "ridge-mri"], "there are no weights 'ridge-mri' to start from"),
+        (["{pictures}", "--start-from", "ridge-mri"], "there are no weights 'ridge-mri' to start from"),
         (["{pictures}", "--resume"], "to resume from"),
         (["{pictures}/broken.png", "{pictures}"], "broken.png cannot be read"),
     ],
@@ -124,6 +126,15 @@ def test_under_torchrun_two_processes_train_together(pictures: Path, tmp_path: P
         torch.testing.assert_close(one[key], two[key], rtol=1e-4, atol=1e-5)
 
 
+def test_torchrun_takes_none_of_the_options_for_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("--help") == 0
+    options = sorted(set(re.findall(r"--[a-z]+(?:-[a-z]+)*", capsys.readouterr().out)) - {"--help"})
+    assert "--start-from" in options and "--resume" in options
+    words = ["smadmm", "train-denoiser", "PICTURES", *options]
+    told = get_args_parser().parse_args(["--nproc-per-node=2", "-m", *words])
+    assert [told.training_script, *told.training_script_args] == words
+
+
 def test_options_that_mean_nothing_and_files_that_would_be_lost_are_refused(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,5 +162,5 @@ def test_without_matplotlib_the_curves_are_a_table(
 
 def test_the_command_of_a_card_names_shipped_weights_to_start_from(pictures: Path, tmp_path: Path) -> None:
     words = ["--filters", 88, "--batch", 1, "--patch", 24, "--steps", 1, "--quiet"]
-    assert command(pictures, "--out", tmp_path / "w", "--start", "ridge-natural", *words) == 0
-    assert " --start ridge-natural --out" in json.loads((tmp_path / "w.json").read_text())["command"]
+    assert command(pictures, "--out", tmp_path / "w", "--start-from", "ridge-natural", *words) == 0
+    assert " --start-from ridge-natural --out" in json.loads((tmp_path / "w.json").read_text())["command"]

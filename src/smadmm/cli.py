@@ -284,9 +284,7 @@ def train_denoiser(
     means: Annotated[int | None, typer.Option(help="Ridge: filters that may have a mean.")] = None,
     layers: Annotated[int | None, typer.Option(help="Networks: number of layers.")] = None,
     channels: Annotated[int | None, typer.Option(help="Networks: their width.")] = None,
-    start: Annotated[
-        str | None, typer.Option(help="Weights to start from: a file or the name of shipped ones.")
-    ] = None,
+    start_from: Annotated[str | None, typer.Option(help="Begin with these weights: a file or shipped ones.")] = None,
     sharp: Annotated[bool, typer.Option("--sharp", help="Use CT slices of sharp kernels, too.")] = False,
     skip_unreadable: Annotated[bool, typer.Option(help="Go on without files that cannot be used, or stop.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
@@ -308,7 +306,7 @@ def train_denoiser(
     changes |= {"layers": layers, "channels": channels, "seed": seed}
     chosen = command.chosen_recipe(arch, sigma, preset, changes)
     finished, text = command.run(
-        sources, out, chosen, minutes, start, also or [], resume, skip_unreadable, sharp, not quiet, device
+        sources, out, chosen, minutes, start_from, also or [], resume, skip_unreadable, sharp, not quiet, device
     )
     if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
         typer.echo(text)

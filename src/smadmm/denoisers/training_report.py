@@ -27,7 +27,7 @@ def command(
     words += [
         f"--{name} {value}" for name, value in asdict(chosen).items() if name in RECIPE_OPTIONS and value != usual[name]
     ]
-    words += [f"--start {start.stem if start.parent == SHIPPED else start.name}"] if start else []
+    words += [f"--start-from {start.stem if start.parent == SHIPPED else start.name}"] if start else []
     words += [f"--also {path.name}" for path in also]
     words += ["--sharp"] if sharp else []
     return " ".join([*words, f"--out {out.name}"])
