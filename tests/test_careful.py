@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -38,6 +39,17 @@ START = torch.zeros(5, dtype=D)
 def solver(problem=None, estimator=None, **options):
     problem = problem or Problem(LeastSquares(M, b), L1(0.1))
     return ADMM(problem, estimator or SGD(4), 1.0, 20.0, **options)
+
+
+@dataclass(frozen=True)
+class Careless(SGD):
+    """Does not count the gradients of its updates, or returns them bare."""
+
+    bare: bool = False
+
+    def update(self, f, e, x, k, rng):
+        estimate = self.init(f, x, rng)
+        return estimate.v if self.bare else replace(estimate, sfo=e.sfo)
 
 
 def squared(x, batch):
@@ -190,6 +202,14 @@ REFUSED = {
     "another estimator's state": (
         lambda: solver(estimator=SVRG(2, 3)).step(solver().init(START)),
         "of another estimator",
+    ),
+    "an estimator that does not count": (
+        lambda: run(solver(estimator=Careless(4)), START, Stop(sfo=50)),
+        "iteration 1 drew 4 samples, but the estimator's sfo stayed 4",
+    ),
+    "an estimator that returns v": (
+        lambda: run(solver(estimator=Careless(4, bare=True)), START, Stop(iterations=5)),
+        r"update returns an Estimate with v of shape \(5,\), got Tensor",
     ),
     "a simplex of nothing": (lambda: Simplex(0.0), "must be positive, got 0"),
     "an empty box": (lambda: Box(float("nan"), 1.0), "lo <= hi"),

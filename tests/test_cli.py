@@ -142,7 +142,7 @@ def test_classify_fits_saves_and_applies(files):
         "classify", files / "train", "--test", files / "test", "--graph", graph, "--out", files / "out"
     )
     assert fitted.returncode == 0, fitted.stderr
-    assert "300 rows, 5 features, 2 edges" in fitted.stdout and "heaviest coefficients" in fitted.stdout
+    assert "300 rows, 5 features, counted from 0, 2 edges" in fitted.stdout and "heaviest coefficients" in fitted.stdout
     accuracy = float(fitted.stdout.split("accuracy on test ")[1].split()[0])
     assert accuracy > 0.9 and (files / "out" / "graph.png").stat().st_size > 5000
     applied = smadmm_command("classify", "--model", files / "out", files / "test", "--out", files / "applied")

@@ -243,3 +243,17 @@ def test_a_potential_that_is_no_value_for_each_image_is_refused() -> None:
         denoiser(rand(2, 1, 5, 5))
     with pytest.raises(ValueError, match=r"one value for each of 3 images, got shape \(3, 5, 5\)"):
         GradientStep(lambda x: x[:, 0].square()).potential(rand(1, 3, 5, 5))
+
+
+def test_arrays_bytes_levels_and_names_are_refused_with_the_cure() -> None:
+    denoiser = load("ridge-natural")
+    with pytest.raises(TypeError, match="takes tensors, got ndarray; use torch.from_numpy"):
+        denoiser(np.zeros((1, 1, 8, 8)))
+    with pytest.raises(ValueError, match=r"sigma = 15 is more than images in \[0, 1\] can bear; .* sigma / 255"):
+        denoiser(rand(1, 1, 8, 8), 15)
+    with pytest.raises(ValueError, match="set image=True in Denoised"):
+        Denoised(denoiser).prox(rand(8, 8), 1.0)
+    with pytest.raises(TypeError, match=r"got 'ridge-ct'; load a shipped one by smadmm.denoisers.load"):
+        Denoised("ridge-ct")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the denoiser made ndarray of a tensor"):
+        Denoised(lambda x: x.numpy()).prox(rand(8, 8), 1.0)  # type: ignore[arg-type, return-value]

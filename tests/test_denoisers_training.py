@@ -172,7 +172,7 @@ def test_minutes_set_the_steps_and_nothing_is_overwritten(pictures: Path, tmp_pa
     with pytest.raises(ValueError, match="there is no .*x.checkpoint to resume from"):
         train([pictures], tmp_path / "x.safetensors", small, resume=True, progress=False)
     assert train([pictures], tmp_path / "x.safetensors", small, stop_after=1, progress=False) is None
-    with pytest.raises(ValueError, match="belongs to another recipe"):
+    with pytest.raises(ValueError, match="belongs to another recipe: filters 4 then, 5 now; remove"):
         train([pictures], tmp_path / "x.safetensors", replace(small, filters=5), resume=True, progress=False)
     with pytest.raises(ValueError, match="1 images of 1 files or patients are too few: .* give at least 5 images of 2"):
         train([pictures / "1.png"], tmp_path / "y.safetensors", small, progress=False)

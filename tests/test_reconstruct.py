@@ -150,6 +150,45 @@ def test_sinograms_of_every_format_give_the_same_image(sinogram_file, tmp_path):
         np.testing.assert_allclose(image, expected, atol=1e-6)
 
 
+def test_a_transposed_sinogram_is_recognised_by_the_sums_of_its_views(sinogram_file, tmp_path):
+    sinogram = np.load(sinogram_file)["sinogram"]
+    for name, array in (("rows", sinogram), ("columns", sinogram.T)):
+        np.save(tmp_path / f"{name}.npy", array)
+        said = succeed(tmp_path / f"{name}.npy", "--angles", "0:180", "--size", SIZE, "--out", tmp_path / name)
+        assert "Warning" not in said
+    assert f"{sinogram.shape[1]} detectors x {VIEWS} views" in said
+    np.testing.assert_array_equal(*(np.load(tmp_path / name / "image.npy") for name in ("rows", "columns")))
+
+
+def test_data_that_do_not_fit_are_warned_of(sinogram_file, tmp_path, hu):
+    stored = np.load(sinogram_file)
+    sinogram, angles = stored["sinogram"], stored["angles"]
+    wrong = {"counts": 1e4 * np.exp(-sinogram), "turned": sinogram, "negative": -sinogram}
+    for name, array in wrong.items():
+        np.savez(tmp_path / f"{name}.npz", sinogram=array, angles=3 * angles if name == "turned" else angles)
+        code, said, error = call(tmp_path / f"{name}.npz", "--size", SIZE, "--out", tmp_path / name, *FAST)
+        assert (code == 0 and "explains the sinogram badly" in said) or "without positive values" in str(error), name
+    assert "explains the sinogram badly" in (tmp_path / "turned" / "report.html").read_text()
+    noisy = sinogram + np.random.default_rng(1).normal(0, 0.1 * sinogram.std(), sinogram.shape)
+    np.savez(tmp_path / "noisy.npz", sinogram=noisy, angles=angles)
+    assert "explains the sinogram badly" not in succeed(tmp_path / "noisy.npz", "--out", tmp_path / "noisy")
+
+
+def test_the_sense_of_rotation_of_scikit_image(tmp_path, hu):
+    from skimage.transform import radon
+
+    degrees = np.arange(VIEWS) * 180 / VIEWS
+    image = window(hu).numpy()
+    np.save(tmp_path / "scan.npy", radon(image, degrees, circle=False))
+    found = []
+    for sense in ("0:-180", "0:180"):
+        said = succeed(tmp_path / "scan.npy", "--angles", sense, "--size", SIZE, "--out", tmp_path / sense[2:])
+        found.append(np.load(tmp_path / sense[2:] / "image.npy"))
+        assert "Warning" not in said  # both fit: one image is the other upside down
+    right, wrong = (np.linalg.norm(one - image) for one in found)
+    assert right < 0.6 * wrong and np.linalg.norm(found[1] - found[0][::-1]) < 0.2 * right
+
+
 def test_a_sinogram_too_large_for_memory_stays_on_disk(sinogram_file, tmp_path, monkeypatch):
     stored = np.load(sinogram_file)
     np.save(tmp_path / "big.npy", stored["sinogram"])

@@ -244,7 +244,7 @@ def test_other_geometries_do_not_diverge(geometry):
     ("make", "message"),
     [
         (lambda: Tomography(RADON, SINOGRAM[:5]), r"\(5, 40\)"),
-        (lambda: Tomography(RADON, SINOGRAM, weights=WEIGHTS[:5]), r"weights have shape \(5, 40\)"),
+        (lambda: Tomography(RADON, SINOGRAM, weights=WEIGHTS[:5]), r"weights: shape \(5, 40\)"),
         (lambda: Tomography(Radon(8, [0.0], 4, centre=99.0), torch.zeros(1, 4)), "no ray"),
         (lambda: FourierStep(Tomography(RADON, SINOGRAM), 0), "at least one view"),
         (lambda: FourierStep(Tomography(RADON, SINOGRAM), 2, s=-1.0), "positive"),

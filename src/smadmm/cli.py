@@ -190,7 +190,7 @@ def classify(
         str | None, typer.Option("--out", help="Folder for the model, the picture, the predictions.")
     ] = None,
     graph: Annotated[
-        str, typer.Option(help="glasso, knn, chain, none, or a file of edges: two numbers a line.")
+        str, typer.Option(help="glasso, knn, chain, none, or a file of edges: two features a line, from 0.")
     ] = "glasso",
     alpha: Annotated[float, typer.Option(help="Weight of the penalty.")] = 1e-5,
     loss: Annotated[str, typer.Option(help="sigmoid, logistic or squared_hinge.")] = "sigmoid",
@@ -392,6 +392,13 @@ def main() -> None:
         if "--debug" in sys.argv:
             raise
         typer.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if "--debug" in sys.argv or not (isinstance(error, MemoryError) or "allocate memory" in str(error)):
+            raise
+        typer.echo(
+            "Error: the memory of this machine is not enough for this; use smaller images or less data", err=True
+        )
         sys.exit(2)
 
 

@@ -222,7 +222,8 @@ class Simplex(Penalty):
 class Denoised(Prox):
     """A denoiser D in the place of prox: y = D(v), whatever t is. With a denoiser rho is the weight of the prior.
 
-    Images H x W and C x H x W are handed over as 1 x C x H x W if `image` is set, as most networks want them. The
+    Images H x W and C x H x W are handed over as 1 x C x H x W if `image` is set, as most networks want them. D is
+    called with the image alone: fix other arguments first, as in Denoised(lambda x: network(x, 0.05), image=True). The
     theory needs Lip(I - D) < 1: a denoiser whose `lipschitz` is known and not below is warned of, once.
     """
 
@@ -230,6 +231,11 @@ class Denoised(Prox):
     image: bool = False
 
     def __post_init__(self) -> None:
+        if not callable(self.denoiser):
+            raise TypeError(
+                f"a denoiser is called with a tensor, got {self.denoiser!r}; load a shipped one by "
+                "smadmm.denoisers.load(name)"
+            )
         self._warn_once()
 
     def _warn_once(self) -> None:
@@ -248,6 +254,8 @@ class Denoised(Prox):
         with torch.no_grad():
             x = v.reshape(1, -1, *v.shape[-2:]) if self.image and v.ndim <= 3 else v
             y = self.denoiser(x)
+        if not isinstance(y, Tensor):
+            raise TypeError(f"the denoiser made {type(y).__name__} of a tensor; let it return torch.from_numpy(...)")
         if y.shape != x.shape:
             raise ValueError(
                 f"the denoiser made shape {tuple(y.shape)} of {tuple(x.shape)}; it must keep the size of images, "

@@ -232,6 +232,7 @@ def run(
                 reason = str(ended)
                 break
             clock += time.perf_counter() - begin
+            _check_estimate(state, last)
             _guard_or_save(state, limit, last, history, saver, clock)
             reason = stop.after_step(state, clock)
             if callback is not None and callback(state):
@@ -276,6 +277,21 @@ def _begin(solver: Solver, start: Tensor | State, saver: _Saver, resume: bool) -
     clock = time.perf_counter() - begin
     saver.save(state, History(), clock)  # at once: a path that cannot be written to is found now, not hours later
     return state, History(), clock
+
+
+def _check_estimate(s: State, last: State) -> None:
+    """What an estimator may forget: to return an Estimate, and to count (a budget of gradients would never end)."""
+    shape = tuple(getattr(getattr(s.est, "v", None), "shape", ()))
+    if shape != tuple(s.x.shape):
+        raise ValueError(
+            f"an estimator's update returns an Estimate with v of shape {tuple(s.x.shape)}, "
+            f"got {type(s.est).__name__} with v of shape {shape}"
+        )
+    if s.drawn > last.drawn and s.sfo <= last.sfo:
+        raise ValueError(
+            f"iteration {s.k} drew {s.drawn - last.drawn} samples, but the estimator's sfo stayed {s.sfo}; let its "
+            "update return the earlier sfo plus the sample gradients it computed"
+        )
 
 
 def _guard_or_save(s: State, limit: float, last: State, history: History, saver: _Saver, clock: float) -> None:

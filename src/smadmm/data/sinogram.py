@@ -1,10 +1,11 @@
 """Sinograms from NPY, NPZ, HDF5 and TIFF files, with the angles of their views.
 
 One slice is views x detectors, a volume has a third axis; which axis counts the views is recognised by the number of
-angles (where two match: slices x views x detectors, except in HDF5 files of the Data Exchange layout, whose views come
-first). Angles above 2 pi must be degrees; others are radians unless the file or the caller says degrees. What was
-recognised is said in `notes`. Files stay on disk: NPY, uncompressed TIFF and HDF5 are read as views or slices are asked
-for.
+angles. Where two match, or a range of angles says nothing of their number: in two dimensions views are rows, unless the
+columns have one sum, as parallel views of an image have, and rows have not; in three slices x views x detectors, except
+in HDF5 files of the Data Exchange layout, whose views come first. Angles above 2 pi must be degrees; others are radians
+unless the file or the caller says degrees. What was recognised is said in `notes`. Files stay on disk: NPY,
+uncompressed TIFF and HDF5 are read as views or slices are asked for.
 """
 
 from __future__ import annotations
@@ -92,20 +93,37 @@ def read_sinogram(path: Path, angles: str | None = None, unit: Unit = "auto") ->
         ours = isinstance(error, ValueError) and str(path) in str(error)
         raise ValueError(str(error) if ours else f"{path} cannot be read: {error}") from None
     if len(stored.shape) not in (2, 3) or 0 in stored.shape or stored.dtype.kind not in "iuf":
-        raise ValueError(f"{path} holds {stored.dtype} {stored.shape}; a sinogram has 2 axes, a volume of them 3")
-    views_first = found.data_exchange or len(stored.shape) == 2
+        raise ValueError(
+            f"{path} holds {stored.dtype} {stored.shape}; a sinogram has real numbers and 2 axes, a volume of them 3"
+        )
+    flat = len(stored.shape) == 2
+    unsure = flat and (stored.shape[0] == stored.shape[1] or (angles is not None and ":" in angles))
+    views_first = found.data_exchange or (flat and not (unsure and _views_are_columns(stored)))
     given, named = found.angles, found.unit
     if angles is not None:
         views = stored.shape[0 if views_first else 1]
         given, named = read_angles(angles, views)
     if given is None:
+        others = f", none of its arrays ({', '.join(found.names)}) is named {', '.join(ANGLE_KEYS)}"
         raise ValueError(
-            f"{path} has no angles; give --angles FILE (one number a view) or a range of degrees, as --angles 0:180"
+            f"{path} has no angles{others if found.names else ''}; give --angles FILE (one number a view) or a range "
+            "of degrees, as --angles 0:180"
         )
     radians, said = in_radians(given, unit if unit != "auto" else named)
     axes = _axes(path, stored.shape, len(radians), views_first)
     note = _orientation(stored.shape, axes)
     return Sinogram(stored, axes, radians, (said, *([note] if note else [])), found.truth)
+
+
+def _views_are_columns(stored: Any) -> bool:
+    """Whether the columns have one sum, as parallel views of an image have, and the rows have not."""
+    values = np.asarray(stored)
+    of_rows, of_columns = values.sum(1, dtype=np.float64), values.sum(0, dtype=np.float64)
+    return _spread(of_rows) > 0.2 and _spread(of_columns) < 0.02
+
+
+def _spread(values: NDArray[np.float64]) -> float:
+    return float(values.std() / max(abs(values.mean()), 1e-300))
 
 
 def arrays_of(path: Path, names: tuple[str, ...]) -> Any:
@@ -134,6 +152,7 @@ class _Found:
     unit: Unit = "auto"
     truth: NDArray[np.float32] | None = None
     data_exchange: bool = False
+    names: tuple[str, ...] = ()  # of all arrays
 
 
 def _stored(path: Path) -> tuple[Any, _Found]:
@@ -190,7 +209,7 @@ def _choose(path: Path, arrays: Mapping[str, Any], unit: Callable[[str], str]) -
     truth = np.asarray(arrays[by_name["truth"]], dtype=np.float32) if "truth" in by_name else None
     angles = None if angle_key is None else np.asarray(arrays[angle_key], dtype=np.float64).ravel()
     named: Unit = "auto" if angle_key is None else _named_unit(f"{unit(angle_key)} {angle_key}")
-    return arrays[chosen], _Found(angles, named, truth, chosen.endswith("exchange/data"))
+    return arrays[chosen], _Found(angles, named, truth, chosen.endswith("exchange/data"), tuple(arrays))
 
 
 def _angle_names(names: Mapping[str, str]) -> Iterator[str]:
@@ -241,8 +260,8 @@ def in_radians(angles: NDArray[np.float64], unit: Unit) -> tuple[NDArray[np.floa
 
 def _axes(path: Path, shape: tuple[int, ...], views: int, views_first: bool) -> tuple[int | None, int, int]:
     """The axes of slices, views and detectors."""
-    order = (0, 1) if len(shape) == 2 else (0, 1, 2) if views_first else (1, 0, 2)
-    matching = [axis for axis in order if shape[axis] == views]
+    order = (0, 1, 2) if views_first else (1, 0, 2)
+    matching = [axis for axis in order[: len(shape)] if shape[axis] == views]
     if not matching:
         size = " x ".join(map(str, shape))
         raise ValueError(f"{path} is {size}, but there are {views} angles; no axis has that many views")

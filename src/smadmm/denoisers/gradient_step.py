@@ -51,10 +51,15 @@ class GradientStep(nn.Module):
         f = torch.as_tensor(sigma, dtype=torch.float64) / self.sigma
         if not bool((f > 0).all()) or f.numel() not in (1, len(x)):
             raise ValueError(f"sigma must be positive, one number or one for each of {len(x)} images, got {sigma}")
+        if bool((f * self.sigma > 1).any()):
+            raise ValueError(
+                f"sigma = {sigma} is more than images in [0, 1] can bear; levels of 0..255 are sigma / 255"
+            )
         return float(f) if f.numel() == 1 else f.to(x).reshape(-1, 1, 1, 1)
 
     def forward(self, x: Tensor, sigma: float | Tensor | None = None) -> Tensor:
         """D(x), for another noise level by f D(x / f), f = sigma / (level of the training); one level or B."""
+        _check(x)
         f = self._factor(x, sigma)
         return x - f * self.gamma * self.gradient(x if sigma is None else x / f)
 
@@ -133,8 +138,13 @@ class GradientStep(nn.Module):
 
 
 def _check(x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"a denoiser takes tensors, got {type(x).__name__}; use torch.from_numpy")
     if x.ndim != 4:
-        raise ValueError(f"a denoiser takes images B x C x H x W, got shape {tuple(x.shape)}")
+        raise ValueError(
+            f"a denoiser takes images B x C x H x W, got shape {tuple(x.shape)}; add axes by x[None, None], "
+            "and set image=True in Denoised"
+        )
     if min(x.shape[-2:]) < 2:
         raise ValueError(f"images must be at least 2 pixels wide and high, got {x.shape[-2]} x {x.shape[-1]}")
     if not x.is_floating_point():

@@ -128,7 +128,8 @@ def train(
         if minutes is not None:  # the steps were chosen at the start
             chosen = replace(chosen, steps=run.recipe.steps)
         if run.recipe != chosen:
-            raise ValueError(f"{checkpoint} belongs to another recipe, {run.recipe}; remove it or choose another out")
+            changed = _difference(run.recipe, chosen)
+            raise ValueError(f"{checkpoint} belongs to another recipe: {changed}; remove it or choose another out")
     else:
         if minutes is not None:
             chosen = replace(chosen, steps=_steps_in(minutes, chosen, images, others, device))
@@ -138,6 +139,11 @@ def train(
     if not _loop(run, held_out, checkpoint, stop_after, progress):
         return None
     return _finish(run, held_out, held_others, out, command(run.recipe, data, out, start, also, sharp))
+
+
+def _difference(then: Recipe, now: Recipe) -> str:
+    names = [name for name, value in vars(then).items() if value != getattr(now, name)]
+    return ", ".join(f"{name} {getattr(then, name)} then, {getattr(now, name)} now" for name in names)
 
 
 def _refuse_to_overwrite(out: Path, checkpoint: Path, resume: bool) -> None:

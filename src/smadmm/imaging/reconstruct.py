@@ -25,7 +25,7 @@ from smadmm.history import History
 from smadmm.imaging.outputs import Interrupted
 from smadmm.imaging.priors import Prior, find_prior
 from smadmm.imaging.results import Finished, write_results
-from smadmm.imaging.scans import Measurement, Scan, fbp, first_image, residual
+from smadmm.imaging.scans import Measurement, Scan, fbp, first_image, fits_badly, residual
 from smadmm.losses import Tomography
 from smadmm.metrics import snr, ssim
 from smadmm.pnp import METHODS, Method, posterior_weight, tomography
@@ -219,6 +219,7 @@ def solve(
         "noise": noise,
         "stopped": result.reason,
     }
+    row["fits_badly"] = not scan.simulated and fits_badly(sinogram, row["residual"], mean_noise)
     return Finished(image.numpy(), start.numpy(), None if truth is None else truth.numpy(), history, row)
 
 

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,10 @@ NUMBERS = (
     "seconds",
     "rho",
     "noise",
+)
+BAD_FIT = (
+    "Warning: the image explains the sinogram badly. Check the angles, their unit and sense, which axis counts the "
+    "views, the axis of rotation (--center), and that values are line integrals -log(I/I0), not counts (--flat)"
 )
 SOFT_TISSUE = (-300.0, 450.0)  # black and white of Hounsfield pictures
 
@@ -112,6 +117,8 @@ def write_results(folder: Path, scan: Scan, facts: Mapping[str, Any], read: Call
     name, label = ("snr", "SNR (dB)") if "snr" in middle.history else ("residual", "|Ax - b| / |b|")
     title = f"slice {scan.count // 2}" if scan.count > 1 else ""
     outputs.write_figure(folder / "curves.png", outputs.curves(middle.history, {name: label}, title))
+    remarks = [BAD_FIT] if any(row["fits_badly"] for row in rows) else []
+    facts = {**facts, "notes": [*facts["notes"], *remarks]}
     content = {**facts, **outputs.mean_of(rows, NUMBERS), "unit": unit.name, "batch": middle.row["batch"]}
     if scan.count == 1:
         content |= {key: rows[0][key] for key in ("iterations", "sfo", "stopped")}
@@ -119,7 +126,7 @@ def write_results(folder: Path, scan: Scan, facts: Mapping[str, Any], read: Call
         content["pixel_spacing_mm"] = scan.series.spacing
     outputs.write_run(folder, {**content, "slices": rows})
     _page(scan, unit, middle, content, rows, (name, label), figure).write(folder / "report.html")
-    return _told(folder, scan, content)
+    return chain(_told(folder, scan, content), remarks)
 
 
 def _writes_dicom(series: dicom.Series) -> bool:

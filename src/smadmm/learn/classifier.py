@@ -50,7 +50,7 @@ class GraphGuidedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     alpha : weight of the penalty.
     graph : "glasso" (learned from the data), "knn", "chain", an edge list, a sparse adjacency or precision matrix, a
         networkx graph, or None (plain l1).
-    loss : "sigmoid" (bounded, robust to wrong labels), "logistic" or "squared_hinge".
+    loss : "sigmoid" (bounded, robust to wrong labels), "logistic" (has predict_proba) or "squared_hinge".
     method : "auto" (sets itself), or a published one: "smadmm", "sadmm", "svrg", "saga", "spider", "asvrg".
     fit_intercept : is there an unpenalised intercept.
     class_weight : None, "balanced" or a dict.

@@ -32,7 +32,7 @@ class Settings:
 
 
 def _graph(name: str) -> Any:
-    """A graph by name, or the edges of a file with two numbers a line."""
+    """A graph by name, or the edges of a file with two features a line, counted from 0."""
     if name in ("glasso", "knn", "chain"):
         return name
     if name == "none":
@@ -61,7 +61,8 @@ def fit(source: str, test: str | None, out: str | None, settings: Settings, data
     ).fit(train.X, train.y)
     rows, features = train.X.shape
     edges = len(edges_of(model.graph_))
-    yield f"{train.name}: {rows} rows, {features} features, {edges} edges, classes {model.classes_}"
+    counted = f"{features} features, counted from 0, {edges} edges"
+    yield f"{train.name}: {rows} rows, {counted}, classes {model.classes_}"
     yield f"accuracy on the training data {model.score(train.X, train.y):.4f}"
     if held_out is not None:
         yield f"accuracy on {held_out.name} {model.score(held_out.X, held_out.y):.4f}"
@@ -77,12 +78,12 @@ def _findings(model: GraphGuidedClassifier) -> Iterator[str]:
     """The heaviest coefficients, and the edges that tie the heaviest equal ones."""
     for name, coef in zip(model.classes_[-len(model.coef_) :], model.coef_, strict=True):
         heaviest = np.argsort(-np.abs(coef), kind="stable")[:HEAVIEST]
-        yield f"class {name}: heaviest coefficients " + ", ".join(f"{j + 1}: {coef[j]:+.3g}" for j in heaviest)
+        yield f"class {name}: heaviest coefficients " + ", ".join(f"{j}: {coef[j]:+.3g}" for j in heaviest)
         edges = edges_of(model.graph_)
         if len(edges):
             weight = np.abs(coef[edges]).min(axis=1)
             strongest = np.argsort(-weight, kind="stable")[:HEAVIEST]
-            pairs = ", ".join(f"{i + 1}-{j + 1}" for i, j in edges[strongest])
+            pairs = ", ".join(f"{i}-{j}" for i, j in edges[strongest])
             yield f"class {name}: edges between the heaviest {pairs}"
 
 

@@ -63,7 +63,7 @@ class Tomography(BlockLeastSquares):
         self._sinogram = sinogram.to(dtype=dtype, device=device) if isinstance(sinogram, Tensor) else sinogram
         for name, array in (("the sinogram", sinogram), ("weights", weights)):
             if hasattr(array, "shape") and tuple(array.shape) != radon.out_shape:
-                raise ValueError(f"{name} have shape {tuple(array.shape)}, but {radon} needs {radon.out_shape}")
+                raise ValueError(f"{name}: shape {tuple(array.shape)}, but {radon} needs {radon.out_shape}")
         self._order = torch.from_numpy(np.argsort(radon.angles % np.pi, kind="stable")).to(device)
         # sinogram and weights may be too large to be read for a checkpoint: a few views stand for them
         self.fingerprint = self._fingerprint()

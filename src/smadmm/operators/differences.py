@@ -23,8 +23,8 @@ class EdgeDifferences(Operator):
             )
         self.edges = pairs.long().reshape(-1, 2)
         if len(self.edges) and (int(self.edges.min()) < 0 or int(self.edges.max()) >= size):
-            worst = self.edges.flatten()[self.edges.flatten().sub(size / 2).abs().argmax()]
-            raise ValueError(f"edge end {int(worst)} is outside 0..{size - 1}; number the nodes from 0")
+            wrong = self.edges[(self.edges < 0) | (self.edges >= size)][0]
+            raise ValueError(f"edge end {int(wrong)} is outside 0..{size - 1}; number the nodes from 0")
         self.weights, self.signs = weights, signs
         for label, values in (("weights", weights), ("signs", signs)):
             if values is not None and values.shape != (len(self.edges),):
