@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import smadmm
+from smadmm import cli
 from smadmm.experiments import complexity
 
 
@@ -23,6 +24,20 @@ def smadmm_command(*arguments, **options):
 def test_version_and_help():
     assert smadmm_command("--version").stdout.strip() == f"smadmm {smadmm.__version__}"
     assert "reproduce" in smadmm_command("--help").stdout
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 TB")])
+def test_too_little_memory_is_one_sentence(error, monkeypatch, capsys):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert capsys.readouterr().err.startswith("Error: the memory of this machine is not enough")
+    error = ZeroDivisionError("ours")
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
 
 
 def test_unwritable_output_is_one_sentence(tmp_path):

@@ -60,8 +60,9 @@ def test_verdicts_can_fail() -> None:
     bm3d = {"denoiser": "BM3D", "sigma": 5, "psnr_set12_small": 38.0, "psnr_ct": 44.0}
     natural = {"denoiser": "ridge-natural", "sigma": 5, "psnr_set12_small": 37.99, "psnr_ct": 40.0, "proved": 0.99}
     slices = {"denoiser": "ridge-ct", "sigma": 5, "psnr_set12_small": 37.0, "psnr_ct": 43.95, "measured": 1.2}
-    outcomes = [part.outcome for part in report([bm3d, natural, slices]) if isinstance(part, Verdict)]
-    assert outcomes == ["does not hold here", "holds", "does not hold here"]
+    large = slices | {"denoiser": "ridge-ct-large", "psnr_ct": 43.89, "measured": 0.9}
+    outcomes = [part.outcome for part in report([bm3d, natural, slices, large]) if isinstance(part, Verdict)]
+    assert outcomes == ["does not hold here", "holds", "does not hold here", "does not hold here"]
 
 
 def test_missing_data_are_named(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ REQUIRED = {
     "ridge-natural-15": 15,
     "ridge-natural-25": 25,
     "ridge-ct": 5,
+    "ridge-ct-large": 5,
     "unshuffled-natural": 5,
     "unshuffled-ct": 5,
 }

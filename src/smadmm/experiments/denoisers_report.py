@@ -72,6 +72,7 @@ def _verdicts(by_name: Mapping[tuple[str, int], Row]) -> Iterator[Verdict]:
     for net, key, slack, where in (
         ("ridge-natural", "psnr_set12_small", 0.0, "the seven small images of Set12"),
         ("ridge-ct", "psnr_ct", 0.1, "the CT test slices"),
+        ("ridge-ct-large", "psnr_ct", 0.1, "the CT test slices"),
     ):
         row = by_name.get((net, 5))
         if bm3d is not None and row is not None:
