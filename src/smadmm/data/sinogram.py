@@ -119,7 +119,8 @@ def _views_are_columns(stored: Any) -> bool:
     """Whether the columns have one sum, as parallel views of an image have, and the rows have not."""
     values = np.asarray(stored)
     of_rows, of_columns = values.sum(1, dtype=np.float64), values.sum(0, dtype=np.float64)
-    return _spread(of_rows) > 0.2 and _spread(of_columns) < 0.02
+    with np.errstate(invalid="ignore"):  # what is not finite is refused later
+        return _spread(of_rows) > 0.2 and _spread(of_columns) < 0.02
 
 
 def _spread(values: NDArray[np.float64]) -> float:

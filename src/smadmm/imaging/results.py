@@ -117,7 +117,7 @@ def write_results(folder: Path, scan: Scan, facts: Mapping[str, Any], read: Call
     name, label = ("snr", "SNR (dB)") if "snr" in middle.history else ("residual", "|Ax - b| / |b|")
     title = f"slice {scan.count // 2}" if scan.count > 1 else ""
     outputs.write_figure(folder / "curves.png", outputs.curves(middle.history, {name: label}, title))
-    remarks = [BAD_FIT] if any(row["fits_badly"] for row in rows) else []
+    remarks = [BAD_FIT] if any(row.get("fits_badly") for row in rows) else []
     facts = {**facts, "notes": [*facts["notes"], *remarks]}
     content = {**facts, **outputs.mean_of(rows, NUMBERS), "unit": unit.name, "batch": middle.row["batch"]}
     if scan.count == 1:

@@ -59,6 +59,7 @@ class Radon(Operator):
 
     Views turn from the columns' axis towards the rows', which count downwards: clockwise as images are shown. Where
     they turn the other way, as in scikit-image's radon, take -angles, else images come out upside down.
+
     size: H = W or (H, W); detectors: by default as many as span the diagonal; spacing: of the detectors, in pixels;
     centre: offset of the axis of rotation in detectors; batch: the leading axes of in_shape, for a stack of slices;
     threads: for many views or slices; compiled: None uses numba where it can, False never.
@@ -75,11 +76,12 @@ class Radon(Operator):
         threads: int = 1,
         compiled: bool | None = None,
     ):
-        if np.size(size) != (1 if isinstance(size, int) else 2):
+        sides = np.atleast_1d(size)
+        if len(sides) > 2:
             raise ValueError(
-                f"size is a number of pixels or (height, width), got {np.size(size)} numbers; angles are next"
+                f"size is a number of pixels or (height, width), got {len(sides)} numbers; angles are next"
             )
-        self.height, self.width = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+        self.height, self.width = int(sides[0]), int(sides[-1])
         self.angles: NDArray[np.float64] = np.array(angles, dtype=np.float64)
         self.spacing, self.centre, self.batch, self.threads = float(spacing), float(centre), batch, threads
         self._check()
