@@ -123,7 +123,7 @@ def test_large_sparse_norm_equals_the_dense_one():
         (lambda: Stack([Identity()]), "known input shape"),
         (lambda: EdgeDifferences([(0, 9)], 5), "edge end 9 is outside 0..4"),
         (lambda: EdgeDifferences([(0, 5)], 5), "edge end 5 is outside 0..4"),
-        (lambda: Radon(np.arange(5) / 9, 64), "size is a number or .height, width., got 5 numbers"),
+        (lambda: Radon(np.arange(5) / 9, 64), "size is a number of pixels or .height, width., got 5 numbers"),
         (lambda: EdgeDifferences(EDGES, 5, weights=torch.ones(3)), "4 edges"),
         (lambda: Slot(5, 6, 9), "outside a vector of size 9"),
         (lambda: Matrix(torch.ones(3)), "two axes"),
