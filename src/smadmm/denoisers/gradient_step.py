@@ -59,7 +59,6 @@ class GradientStep(nn.Module):
 
     def forward(self, x: Tensor, sigma: float | Tensor | None = None) -> Tensor:
         """D(x), for another noise level by f D(x / f), f = sigma / (level of the training); one level or B."""
-        _check(x)
         f = self._factor(x, sigma)
         return x - f * self.gamma * self.gradient(x if sigma is None else x / f)
 

@@ -39,7 +39,7 @@ WIDTH = 360.0  # mm, of a slice that does not say
 OPAQUE = 20.0  # no detector sees photons behind such an attenuation
 MOST_PHOTONS = 1e15
 MOST_NOISE = 2.5  # of the first image, in units of what the denoiser is made for
-BAD_FIT = 0.1  # a relative residual that wants an explanation
+LARGE_RESIDUAL = 0.1  # a relative residual that wants an explanation
 QUIETEST = 1e-3  # noise is never taken for less than this share of the sinogram (60 dB)
 
 
@@ -273,7 +273,7 @@ def residual(radon: Radon, sinogram: Any, x: Tensor) -> float:
 def fits_badly(sinogram: Any, residual: float, noise: float) -> bool:
     """Whether a relative residual is more than discretisation and noise of this level can explain."""
     size = float(_some_views(sinogram).square().mean().sqrt())
-    return residual > max(BAD_FIT, 3 * noise / size)
+    return residual > max(LARGE_RESIDUAL, 3 * noise / size)
 
 
 def noise_level(sinogram: Any) -> float:
