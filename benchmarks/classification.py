@@ -38,7 +38,7 @@ def binary(n, d, nnz, seed=0):
 
 def a9a():
     if os.environ.get("SMADMM_DATA"):
-        from smadmm.data.libsvm import half_split, load_libsvm
+        from smadmm.io.libsvm import half_split, load_libsvm
 
         data = load_libsvm("a9a")
         rows = half_split(len(data.y), 0)[0]

@@ -7,10 +7,10 @@ import sys
 
 import torch
 
-from smadmm.data.images import Slices
-from smadmm.data.phantoms import abdomen_image
 from smadmm.imaging.reconstruct import Settings, reconstruct
 from smadmm.imaging.scans import simulated
+from smadmm.io.images import Slices
+from smadmm.io.phantoms import abdomen_image
 
 SIZE, VIEWS, SNR, OUT = 512, 60, 50.0, "demo"
 

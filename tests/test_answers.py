@@ -6,10 +6,14 @@ import pytest
 import torch
 from sklearn.linear_model import Lasso
 
-from smadmm import ADMM, SAGA, SGD, SVRG, Average, Exact, Power, Problem, Spider, Stop, Storm, reshuffled, run
+from smadmm import ADMM, SAGA, SGD, SVRG, Power, Problem, Spider, Stop, Storm
+from smadmm import running as run
 from smadmm.losses import Logistic, Squared
 from smadmm.operators import FiniteDifferences, Identity, Slot, Stack
 from smadmm.proxes import L1, Box
+from smadmm.sampling import reshuffled
+from smadmm.solver import Average
+from smadmm.xsteps import Exact
 
 N, D, WEIGHT = 120, 12, 0.1
 

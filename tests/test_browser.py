@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smadmm.experiments.index import index
+from smadmm.paper.index import index
 from smadmm.report import Column, Compare, Curves, Facts, Heading, Measured, Page, Picture, Run, Series, Table, Verdict
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"

@@ -8,27 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from smadmm import (
-    ADMM,
-    SGD,
-    SVRG,
-    Average,
-    Diverged,
-    Exact,
-    Measured,
-    Power,
-    Problem,
-    Stop,
-    Storm,
-    auto,
-    certificate,
-    reshuffled,
-    run,
-)
+from smadmm import ADMM, SGD, SVRG, Diverged, Power, Problem, Reason, Stop, Storm, auto, certify, run
 from smadmm.checkpoint import describe, load
+from smadmm.estimators import Measured
 from smadmm.losses import Autograd, LeastSquares, Logistic, Stream
 from smadmm.operators import EdgeDifferences, Identity, Matrix, Slot
 from smadmm.proxes import L1, Box, Denoised, GroupL2, Simplex
+from smadmm.sampling import reshuffled
+from smadmm.solver import Average
+from smadmm.xsteps import Exact
 
 D = torch.float64
 M = torch.randn(40, 5, generator=torch.Generator().manual_seed(0), dtype=D)
@@ -61,8 +49,8 @@ def test_sampled_certificate_whatever_the_sampling():
     """Reshuffled passes for the run, independent samples for the certificate: the interval holds the truth."""
     problem = Problem(LeastSquares(M, b, sampling=reshuffled), L1(0.1))
     state = solver(problem).init(START)
-    true = certificate(problem, state).total
-    parts = [certificate(problem, state, sample=640, seed=seed) for seed in range(40)]
+    true = certify(problem, state).total
+    parts = [certify(problem, state, sample=640, seed=seed) for seed in range(40)]
     assert sum(c.low <= true <= c.high for c in parts) >= 34 and len({c.total for c in parts}) == 40
 
 
@@ -74,7 +62,7 @@ def endless():
 def test_measuring_takes_nothing_from_a_stream():
     plain, measured = (ADMM(Problem(Stream(squared, endless()), L1(0.1)), SGD(4), 1.0, 20.0) for _ in range(2))
     state = measured.init(START)
-    certificate(measured.problem, state, sample=320)
+    certify(measured.problem, state, sample=320)
     auto(measured.problem, 10_000, x=START)
     assert torch.equal(measured.step(state).x, plain.step(plain.init(START)).x)
     certified = run(measured, state, Stop(iterations=5), certify_sample=320, certify=True, every=1)
@@ -131,7 +119,7 @@ def test_numpy_sizes_are_whole_numbers(tmp_path):
 
 def test_a_sampled_certificate_stops_by_its_upper_end():
     result = run(solver(), START, Stop(iterations=300, certificate=1e-3), certify_sample=32, every=1)
-    assert result.reason == "300 iterations done"
+    assert result.reason is Reason.ITERATIONS
 
 
 def test_explicit_means_minus_the_identity():

@@ -14,11 +14,14 @@ import pytest
 import torch
 
 import smadmm
-from smadmm import ADMM, ASVRG, SAGA, SGD, SVRG, Average, Power, Problem, Rng, Spider, Stop, Storm, run
+from smadmm import ADMM, ASVRG, SAGA, SGD, SVRG, Power, Problem, Spider, Stop, Storm
 from smadmm import checkpoint as checkpoints
+from smadmm import running as run
 from smadmm.checkpoint import CheckpointError, describe, load, save
 from smadmm.losses import Sigmoid
 from smadmm.proxes import L1
+from smadmm.sampling import Rng
+from smadmm.solver import Average
 
 ESTIMATORS = [SGD(5), SVRG(5, 7), SAGA(5), Spider(5, 7), ASVRG(5, 7, theta=0.8), Storm(5, Power(0.5, -2 / 3), first=12)]
 START = torch.zeros(6, dtype=torch.float64)
@@ -27,7 +30,7 @@ START = torch.zeros(6, dtype=torch.float64)
 def make(estimator=ESTIMATORS[-1], weight=0.01, rho=0.1, seed=0, **options):
     g = torch.Generator().manual_seed(1)
     X = torch.randn(80, 6, generator=g, dtype=torch.float64)
-    f = Sigmoid(X, torch.sign(X[:, 0]), sampling=smadmm.reshuffled)
+    f = Sigmoid(X, torch.sign(X[:, 0]), sampling=smadmm.sampling.reshuffled)
     return ADMM(Problem(f, L1(weight)), estimator, rho=rho, eta=1.0, seed=seed, **options)
 
 
@@ -59,7 +62,7 @@ SCRIPT = """
 import sys, torch
 sys.path.insert(0, {tests!r})
 from test_checkpoint import START, make
-from smadmm import Stop, run
+from smadmm import Stop, running as run
 run(make(), START, Stop(iterations=4000), every=500, checkpoint={file!r}, checkpoint_iterations=20, resume=True)
 """
 

@@ -10,10 +10,10 @@ import sys
 import numpy as np
 import pytest
 
-from smadmm.experiments import classification, classification_runs
-from smadmm.experiments.classification import FULL, QUICK, Plan, reproduce
-from smadmm.experiments.classification_claims import Results, verdict
-from smadmm.experiments.classification_runs import PAPER_INVERSE, PAPER_STEP, TUNED, Grid, Job, Setting
+from smadmm.paper import classification, classification_runs
+from smadmm.paper.classification import FULL, QUICK, Plan, reproduce
+from smadmm.paper.classification_claims import Results, verdict
+from smadmm.paper.classification_runs import PAPER_INVERSE, PAPER_STEP, TUNED, Grid, Job, Setting
 
 COLUMNS = {"set", "intercept", "lam1", "method", "variant", "epochs", "objective", "objective_std", "test_loss"}
 COLUMNS |= {
@@ -222,7 +222,7 @@ def test_the_verdict_follows_the_numbers():
 
 
 def test_a_missing_data_folder_is_one_sentence(tmp_path):
-    command = [sys.executable, "-m", "smadmm.cli", "reproduce", "classification", "--out", str(tmp_path), "--quick"]
+    command = [sys.executable, "-m", "smadmm", "reproduce", "classification", "--out", str(tmp_path), "--quick"]
     environment = os.environ | {"SMADMM_DATA": str(tmp_path / "nowhere")}
     failed = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert failed.returncode == 2 and failed.stderr.count("\n") == 1

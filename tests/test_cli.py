@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import smadmm
-from smadmm import cli
-from smadmm.experiments import complexity
+from smadmm import __main__ as cli
+from smadmm.paper import complexity
 
 
 def smadmm_command(*arguments, **options):
-    command = [sys.executable, "-m", "smadmm.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "smadmm", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, **options)
 
 
@@ -58,7 +58,7 @@ COMMANDS += [["reproduce", name] for name in ("complexity", "classification", "d
 def test_every_command_has_the_common_options(command):
     from typer.testing import CliRunner
 
-    from smadmm.cli import app
+    from smadmm.__main__ import app
 
     wide = {"COLUMNS": "200", "TERMINAL_WIDTH": "200", "NO_COLOR": "1"}
     text = CliRunner(env=wide).invoke(app, [*command, "--help"]).output

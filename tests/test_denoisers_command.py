@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch.distributed.run import get_args_parser
 
-from smadmm import cli
+from smadmm import __main__ as cli
 from smadmm.denoisers import load
-from smadmm.denoisers.training_run import Run
-from smadmm.denoisers.weights_file import sha256
+from smadmm.denoisers.training.state import Run
+from smadmm.denoisers.weights import sha256
 
 SMALL = ["--filters", "5", "--size", "3", "--batch", "2", "--patch", "20", "--steps", "6", "--quiet"]
 
@@ -155,7 +155,7 @@ def test_options_that_mean_nothing_and_files_that_would_be_lost_are_refused(
 def test_without_matplotlib_the_curves_are_a_table(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("smadmm.denoisers.training_report.find_spec", lambda name: None)
+    monkeypatch.setattr("smadmm.denoisers.training.card.find_spec", lambda name: None)
     assert command(pictures, "--out", tmp_path / "w", *SMALL) == 0
     assert (tmp_path / "w.csv").exists() and not (tmp_path / "w.png").exists()
 

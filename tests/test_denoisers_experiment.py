@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from smadmm.denoisers import DnCNN
-from smadmm.experiments import denoisers
-from smadmm.experiments.denoisers_report import add_to_cards, report
+from smadmm.paper import denoisers
+from smadmm.paper.denoisers_report import add_to_cards, report
 from smadmm.report import Verdict, from_json
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from smadmm import Problem
 from smadmm.denoisers import DnCNN, GradientStep, lipschitz, load
 from smadmm.denoisers.gradient_step import Potential
-from smadmm.denoisers.ridge_training import RidgeParameters
+from smadmm.denoisers.training.ridge_parameters import RidgeParameters
 from smadmm.losses import Logistic
 from smadmm.proxes import Denoised
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from smadmm.denoisers import GradientStep, Ridge, lipschitz
 from smadmm.denoisers.ridge import mirrored, of_parity, repeated, spline_pieces, valid_gradient, valid_gradient_torch
 from smadmm.denoisers.ridge_cpu import SIGNS
-from smadmm.denoisers.ridge_training import RidgeParameters
+from smadmm.denoisers.training.ridge_parameters import RidgeParameters
 
 
 def random_ridge(size: int = 3, seed: int = 0) -> Ridge:

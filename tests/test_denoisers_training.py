@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from smadmm.data.images import read_images
 from smadmm.denoisers import GradientStep, lipschitz, load
-from smadmm.denoisers.patches import hold_out, random_patches
-from smadmm.denoisers.recipes import Recipe, recipe
-from smadmm.denoisers.training import train
-from smadmm.denoisers.training_run import Run
+from smadmm.denoisers.training.loop import train
+from smadmm.denoisers.training.patches import hold_out, random_patches
+from smadmm.denoisers.training.recipes import Recipe, recipe
+from smadmm.denoisers.training.state import Run
+from smadmm.io.images import read_images
 
 RIDGE = Recipe("ridge", steps=12, batch=2, patch=20, filters=5, size=3, validations=2, held_out=2)
 NETWORK = Recipe("unshuffled", steps=8, batch=2, patch=16, layers=3, channels=4, unshuffle=2, penalty=1.0, held_out=2)
@@ -198,7 +198,7 @@ def test_impossible_recipes_are_refused(wrong: dict[str, float], message: str) -
 
 SCRIPT = """
 import sys; from pathlib import Path; import torch; torch.set_num_threads(1)
-from smadmm.denoisers.recipes import Recipe; from smadmm.denoisers.training import train
+from smadmm.denoisers.training.recipes import Recipe; from smadmm.denoisers.training.loop import train
 for arch in ("ridge", "unshuffled"):
     chosen = Recipe(arch, steps=4, batch=3, patch=20, filters=3, size=3, layers=3, channels=4, unshuffle=2,
                     penalty=10.0, target=0.01, penalty_from=0.0, validations=1, held_out=2)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from smadmm.denoisers import BM3D, GradientStep, Ridge, card, lipschitz, load, save, shipped
-from smadmm.denoisers.weights_file import SHIPPED, sha256
+from smadmm.denoisers.weights import SHIPPED, sha256
 
 REQUIRED = {
     "ridge-natural": 5,

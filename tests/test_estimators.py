@@ -3,9 +3,12 @@
 import pytest
 import torch
 
-from smadmm import ADMM, ASVRG, SAGA, SGD, SVRG, Measured, Metric, Power, Problem, Rng, Spider, Storm, reshuffled
+from smadmm import ADMM, ASVRG, SAGA, SGD, SVRG, Power, Problem, Spider, Storm
+from smadmm.estimators import Measured
 from smadmm.losses import LeastSquares, Sigmoid, Stream
 from smadmm.proxes import L1
+from smadmm.sampling import Rng, reshuffled
+from smadmm.xsteps import Metric
 
 N, D, B = 60, 4, 5
 STORM = Storm(B, Power(0.5, -2 / 3), first=12)

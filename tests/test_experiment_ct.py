@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smadmm.data.phantoms import abdomen
-from smadmm.experiments import ct, ct_report
-from smadmm.experiments.ct_runs import Job, pack, read_slices, simulate, unpack
-from smadmm.experiments.jobs import run_all
+from smadmm.io.phantoms import abdomen
+from smadmm.paper import ct, ct_report
+from smadmm.paper.ct_runs import Job, pack, read_slices, simulate, unpack
+from smadmm.paper.jobs import run_all
 
 PLAN = ct.Plan(size=32, slices=(0, 1), training=(0,), seeds=1, batches=(5, 20), iterations=2, processes=0)
 

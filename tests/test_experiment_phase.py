@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from smadmm.data.phantoms import abdomen
-from smadmm.experiments import phase, phase_report, phase_runs
-from smadmm.experiments.phase_runs import at_sfo, reached, read_set
+from smadmm.io.phantoms import abdomen
+from smadmm.paper import phase, phase_report, phase_runs
+from smadmm.paper.phase_runs import at_sfo, reached, read_set
 
 PLAN = phase.Plan(
     size=24, images=(0, 1), more_images=(2, 3), seeds=3, iterations=4, many=(9,), training=(0,), processes=0

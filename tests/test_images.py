@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from smadmm.data import dicom
-from smadmm.data.images import hounsfield, read_images, read_slices, window
-from smadmm.data.phantoms import abdomen, abdomen_image
-from smadmm.data.sinogram import in_radians, read_angles, read_sinogram
+from smadmm.io import dicom
+from smadmm.io.images import hounsfield, read_images, read_slices, window
+from smadmm.io.phantoms import abdomen, abdomen_image
+from smadmm.io.sinogram import in_radians, read_angles, read_sinogram
 from smadmm.losses import Tomography
 from smadmm.operators import Radon
 

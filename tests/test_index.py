@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 import smadmm
-from smadmm.cli import app, reproduce
-from smadmm.experiments import classification_chapter, complexity_report, everything
-from smadmm.experiments.classification_report import PAPER_TABLE_2
-from smadmm.experiments.index import TITLES, index
-from smadmm.experiments.results import renew_report, write_results
+from smadmm.__main__ import app, reproduce
+from smadmm.paper import classification_chapter, complexity_report, everything
+from smadmm.paper.classification_report import PAPER_TABLE_2
+from smadmm.paper.index import TITLES, index
+from smadmm.paper.results import renew_report, write_results
 from smadmm.report import Compare, Curves, Heading, Picture, Run, Series, Table, Verdict, as_json, png
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"

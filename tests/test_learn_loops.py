@@ -122,8 +122,8 @@ def test_binary_rows_and_a_general_constraint_compiled_equals_generic():
 
 
 def test_constraint_finds_edges_and_the_identity():
-    from smadmm.learn.constraint_kernels import constraint, product
-    from smadmm.learn.row_kernels import Csr, Edges
+    from smadmm.learn._kernels.constraint import constraint, product
+    from smadmm.learn._kernels.rows import Csr, Edges
 
     edges, eye = np.array([[0, 1.0, 0, 1], [1, 0, -1, 0]]), np.eye(4)
     cases = [
@@ -210,7 +210,7 @@ def test_batch_size_and_convex_start():
 
 
 def test_vector_exponential_is_exact_to_the_last_digit():
-    from smadmm.learn.kernels import exp_minus
+    from smadmm.learn._kernels.samples import exp_minus
 
     t = np.concatenate([np.linspace(0, 40, 4001), np.linspace(40, 708, 2001)])
     np.testing.assert_allclose([exp_minus(u) for u in t], np.exp(-t), rtol=5e-16)
@@ -219,7 +219,7 @@ def test_vector_exponential_is_exact_to_the_last_digit():
 
 @pytest.mark.parametrize("d", [1, 3, 4, 5, 23, 40])
 def test_symmetric_product_reads_half_of_the_matrix(d):
-    from smadmm.learn.constraint_kernels import half, symmetric_product
+    from smadmm.learn._kernels.constraint import half, symmetric_product
 
     rng = np.random.default_rng(d)
     M = rng.standard_normal((d, d))

@@ -7,10 +7,12 @@ import pytest
 import torch
 from reference import algorithm_1, algorithm_1_two_blocks, algorithm_2
 
-from smadmm import ADMM, SGD, Conjugate, Exact, Metric, Power, Preconditioned, Problem, Rng, Storm
+from smadmm import ADMM, SGD, Power, Problem, Storm
 from smadmm.losses import LeastSquares, Sigmoid
 from smadmm.operators import EdgeDifferences, Identity, Matrix, Slot, Stack
 from smadmm.proxes import L1, Box, Denoised, Zero
+from smadmm.sampling import Rng
+from smadmm.xsteps import Conjugate, Exact, Metric, Preconditioned
 
 STEPS = 25
 

@@ -7,7 +7,8 @@ import pytest
 import scipy.sparse
 import torch
 
-from smadmm import ADMM, SGD, Ordered, Problem, Rng, Stop, Storm, iid, reshuffled, run
+from smadmm import ADMM, SGD, Problem, Reason, Stop, Storm
+from smadmm import running as run
 from smadmm.losses import (
     AmplitudeLoss,
     Autograd,
@@ -22,7 +23,7 @@ from smadmm.losses import (
 )
 from smadmm.operators import CodedDiffraction, circle_masks
 from smadmm.proxes import L1
-from smadmm.sampling import pass_batches, run_batches, runs
+from smadmm.sampling import Ordered, Rng, iid, pass_batches, reshuffled, run_batches, runs
 
 N, D = 24, 5
 
@@ -228,7 +229,7 @@ def test_stream_runs_from_a_dataloader_until_it_ends():
     f = Stream(squared, torch.utils.data.DataLoader(set_, batch_size=7))
     solver = ADMM(Problem(f, L1(0.01)), Storm(2, 0.5, first=4), rho=1.0, eta=5.0)
     result = run(solver, torch.zeros(D, dtype=torch.float64), Stop(iterations=1000), progress=False)
-    assert result.state.k == 10 and result.reason == "the stream ended after 24 samples"
+    assert result.state.k == 10 and result.reason is Reason.STREAM_ENDED
     assert result.state.sfo == 4 + 10 * 4 and result.state.drawn == 24
 
 

@@ -7,9 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from smadmm.data.images import read_slices
-from smadmm.data.phantoms import abdomen_image
-from smadmm.history import History
 from smadmm.imaging.outputs import (
     Panel,
     comparison,
@@ -21,6 +18,9 @@ from smadmm.imaging.outputs import (
     write_image,
     write_run,
 )
+from smadmm.io.images import read_slices
+from smadmm.io.phantoms import abdomen_image
+from smadmm.running import History
 
 tifffile = pytest.importorskip("tifffile")
 

@@ -5,13 +5,15 @@ import numpy as np
 import pytest
 import torch
 
-from smadmm import Rng, Stop, run
+from smadmm import Stop
+from smadmm import running as run
 from smadmm.checkpoint import describe
+from smadmm.imaging.metrics import align, snr
+from smadmm.imaging.pnp import METHODS, pnp
 from smadmm.losses import AmplitudeLoss, IntensityLoss, PoissonLoss
-from smadmm.metrics import align, snr
 from smadmm.operators import CodedDiffraction, circle_masks, quadrant_masks
-from smadmm.pnp import METHODS, pnp
 from smadmm.proxes import Box, Zero
+from smadmm.sampling import Rng
 
 SHAPE = (12, 16)
 

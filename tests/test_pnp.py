@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from smadmm import ADMM, RED, SGD, Problem, Spider, Stop, Storm, metrics, run
+from smadmm import ADMM, SGD, Problem, Spider, Stop, Storm
+from smadmm import running as run
+from smadmm.imaging import metrics
+from smadmm.imaging.pnp import METHODS, estimator, pnp, posterior_weight, sinogram_noise, tomography
+from smadmm.imaging.preconditioner import FourierStep, NewtonStep
+from smadmm.imaging.red import RED
 from smadmm.losses import LeastSquares, Tomography
 from smadmm.operators import Matrix, Radon
-from smadmm.pnp import METHODS, estimator, pnp, posterior_weight, sinogram_noise, tomography
-from smadmm.preconditioner import FourierStep, NewtonStep
 from smadmm.proxes import TV, Denoised
 from smadmm.sampling import Rng, iid, stride
 

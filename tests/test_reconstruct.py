@@ -13,20 +13,20 @@ import pytest
 import torch
 from test_images import write_dicom
 
+from smadmm.__main__ import app
 from smadmm.checkpoint import load as load_checkpoint
-from smadmm.cli import app
-from smadmm.data.images import Slices, window
-from smadmm.data.phantoms import abdomen, abdomen_image
+from smadmm.imaging.metrics import snr, ssim
 from smadmm.imaging.priors import find_prior
 from smadmm.imaging.reconstruct import ITERATIONS, Settings, reconstruct
 from smadmm.imaging.scans import Views, fbp, measured, noise_level, residual, simulated
-from smadmm.metrics import snr, ssim
+from smadmm.io.images import Slices, window
+from smadmm.io.phantoms import abdomen, abdomen_image
 from smadmm.operators import Radon
 
 pydicom = pytest.importorskip("pydicom")
 h5py = pytest.importorskip("h5py")
 tifffile = pytest.importorskip("tifffile")
-from smadmm.data.sinogram import read_sinogram  # noqa: E402
+from smadmm.io.sinogram import read_sinogram  # noqa: E402
 
 SIZE, VIEWS = 64, 30
 FAST = ("--quiet", "--iterations", "10")
@@ -52,7 +52,7 @@ def run_json(folder):
 
 
 def terminal(*arguments, **options):
-    command = [sys.executable, "-m", "smadmm.cli", "reconstruct", *map(str, arguments)]
+    command = [sys.executable, "-m", "smadmm", "reconstruct", *map(str, arguments)]
     options = {"env": os.environ | {"OMP_NUM_THREADS": "1"}} | options
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
@@ -245,7 +245,7 @@ def test_every_method_improves_on_fbp(tmp_path, method):
 
 
 def test_priors_by_name_and_by_file(tmp_path):
-    from smadmm.denoisers.weights_file import SHIPPED
+    from smadmm.denoisers.weights import SHIPPED
 
     image = abdomen_image(48).numpy()
     scan = simulated("phantom", Slices(1, image.shape, True, lambda i: image), 24, 30.0, 0)
@@ -264,7 +264,7 @@ def test_priors_by_name_and_by_file(tmp_path):
 
 
 def test_weights_that_are_no_prox_are_warned_of(tmp_path):
-    from smadmm.denoisers.weights_file import load, save
+    from smadmm.denoisers.weights import load, save
 
     save(load("ridge-ct").g, tmp_path / "w.safetensors", 5 / 255, 1.25)
     with pytest.warns(UserWarning, match=r"Lip\(I - D\) = 1.250 of this denoiser is not below 1"):

@@ -11,13 +11,13 @@ import pytest
 import torch
 from PIL import Image
 
-from smadmm.data.images import as_unit
-from smadmm.data.patterns import Patterns, read_patterns
-from smadmm.data.phantoms import abdomen
 from smadmm.imaging import retrieve as job
+from smadmm.imaging.metrics import snr
 from smadmm.imaging.outputs import Interrupted
 from smadmm.imaging.retrieve import Settings, open_input, retrieve
-from smadmm.metrics import snr
+from smadmm.io.images import as_unit
+from smadmm.io.patterns import Patterns, read_patterns
+from smadmm.io.phantoms import abdomen
 from smadmm.operators import CodedDiffraction, circle_masks
 
 PIXELS = np.clip((abdomen(40, 0) + 1000) / 10, 0, 255).astype(np.uint8)
@@ -197,7 +197,7 @@ def _text(folder):
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_one_sentence_and_leaves_nothing(name, tmp_path, monkeypatch, capsys):
-    from smadmm import cli
+    from smadmm import __main__ as cli
 
     make, message = BAD[name]
     arguments = ["smadmm", "retrieve", *map(str, make(tmp_path)), "--out", str(tmp_path / "out"), "--quiet"]
@@ -211,7 +211,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(name, tmp_path, monkeypatc
 
 
 def test_the_command_runs_and_refuses_an_output_it_cannot_write(tmp_path):
-    command = [sys.executable, "-m", "smadmm.cli", "retrieve", str(_picture(tmp_path)), "--masks", "4", "--quiet"]
+    command = [sys.executable, "-m", "smadmm", "retrieve", str(_picture(tmp_path)), "--masks", "4", "--quiet"]
     command += ["--iterations", "5", "--prior", "tv", "--method", "spider", "--start", "spectral", "--batch", "2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run([*command, "--out", tmp_path / "out"], capture_output=True, text=True, env=environment)

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from smadmm import ADMM, SGD, Power, Problem, Rng, Stop, Storm, golden, iid, reshuffled, run, stride
+from smadmm import ADMM, SGD, Power, Problem, Stop, Storm
+from smadmm import running as run
 from smadmm.checkpoint import describe
+from smadmm.imaging.preconditioner import FourierStep
 from smadmm.losses import Tomography, Transmission
 from smadmm.operators import Radon
-from smadmm.preconditioner import FourierStep
 from smadmm.proxes import Box, Zero
+from smadmm.sampling import Rng, golden, iid, reshuffled, stride
 
 VIEWS = 30
 ANGLES = np.arange(VIEWS) * math.pi / VIEWS

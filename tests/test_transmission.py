@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from smadmm.cli import app
-from smadmm.data.counts import from_counts
-from smadmm.data.images import Slices
-from smadmm.data.phantoms import abdomen, abdomen_image
-from smadmm.data.sinogram import read_sinogram
+from smadmm.__main__ import app
+from smadmm.imaging.metrics import snr
+from smadmm.imaging.pnp import METHODS, posterior_weight, tomography
 from smadmm.imaging.priors import find_prior
 from smadmm.imaging.reconstruct import Settings, reconstruct, solve
 from smadmm.imaging.scans import WATER, WIDTH, measured, simulated
+from smadmm.io.counts import from_counts
+from smadmm.io.images import Slices
+from smadmm.io.phantoms import abdomen, abdomen_image
+from smadmm.io.sinogram import read_sinogram
 from smadmm.losses import Tomography
 from smadmm.losses.tomography import Transmission
-from smadmm.metrics import snr
 from smadmm.operators import Radon
-from smadmm.pnp import METHODS, posterior_weight, tomography
-from smadmm.run import Stop, run
+from smadmm.running import Stop, run
 from smadmm.sampling import stride
 
 h5py = pytest.importorskip("h5py")

@@ -67,7 +67,7 @@ def _sampled_gradient_part(problem: Problem, x: Tensor, Alam: Tensor, sample: in
     return estimate, T_QUANTILE * spread
 
 
-def certify(
+def certify_at(
     problem: Problem,
     x: Tensor,
     ys: Sequence[Tensor],
@@ -91,7 +91,7 @@ def certify(
     return Certificate(gradient, subdifferential, feasibility, max(gradient - half, 0.0) + rest, gradient + half + rest)
 
 
-def certificate(
+def certify(
     problem: Problem, state: State, sample: int | None = None, averaged: bool = False, seed: int = 0, r: float = 1.0
 ) -> Certificate:
     """The certificate of a state, at its last iterate or, with `averaged`, at its averages of x and lam.
@@ -99,7 +99,7 @@ def certificate(
     For the averages y is chosen as prox_h(A x - c - lam), which makes the second part at most the third (B = -I).
     """
     if not averaged:
-        return certify(problem, state.x, state.ys, state.lam, sample, seed, r)
+        return certify_at(problem, state.x, state.ys, state.lam, sample, seed, r)
     if state.mean is None:
         raise ValueError("this run keeps no averages; make the solver with average=Average()")
     if not problem.explicit:
@@ -107,4 +107,4 @@ def certificate(
     x, lam = state.mean.x, state.mean.lam
     w = problem.A(x) - lam / r
     y = problem.hs[0].prox(w if problem.c is None else w - problem.c, 1 / r)
-    return certify(problem, x, (y,), lam, sample, seed, r)
+    return certify_at(problem, x, (y,), lam, sample, seed, r)

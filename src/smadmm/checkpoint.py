@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from smadmm.estimators import Estimate
-from smadmm.files import atomic_write
-from smadmm.pace import Pace
+from smadmm.io.files import atomic_write
 from smadmm.solver import Mean, State
+from smadmm.stepsize import StepSize
 
 MAGIC = b"SMADMM\r\n"
 VERSION = 1
@@ -163,7 +163,7 @@ def _pack(value: Any, name: str, arrays: dict[str, Tensor]) -> Any:
 
 def _known_types() -> dict[str, type]:
     """State, Mean and every class of estimates there is, a user's own included."""
-    found: list[type] = [State, Mean, Pace]
+    found: list[type] = [State, Mean, StepSize]
     waiting: list[type] = [Estimate]
     while waiting:
         kind = waiting.pop()

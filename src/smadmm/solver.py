@@ -5,14 +5,15 @@
     lam+ = lam - rho (A x+ + B y+ - c)                                                                 line 5
     v+   = the estimator's, at x+                                                                      line 6
 
-rho may be a positive number or a tensor of row weights; where a pace sets the step s, eta, rho and r are divided by it.
+rho may be a positive number or a tensor of row weights; where a rule sets the step s, eta, rho and r are
+divided by it.
 A step is a pure function of its state; the randomness of iteration k is keyed by (seed, k).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,11 +21,11 @@ from torch import Tensor
 
 from smadmm.estimators import Estimate, Estimator
 from smadmm.operators.linear import Shape
-from smadmm.pace import Pace, PaceRule
 from smadmm.problem import Problem
 from smadmm.sampling import Rng
 from smadmm.schedules import Power, Schedule, ScheduleLike, as_schedule
-from smadmm.xsteps import Conjugate, Exact, XStep, linearised
+from smadmm.stepsize import StepSize, StepSizeRule
+from smadmm.xsteps import Conjugate, Exact, Linearised, XStep, linearised
 
 CHECKED_ITERATIONS = (1, 10, 1000, 100_000)  # where schedules are validated
 
@@ -50,8 +51,9 @@ class State:
     Ax: Tensor
     Bys: tuple[Tensor, ...]
     drawn: int
+    products: int = 0  # sample gradients that x-steps computed
     mean: Mean | None = None
-    pace: Pace | None = None
+    stepsize: StepSize | None = None
 
     @property
     def y(self) -> Any:
@@ -60,13 +62,21 @@ class State:
 
     @property
     def sfo(self) -> int:
-        """Sample gradients computed so far."""
-        return self.est.sfo
+        """Sample gradients computed so far, by the estimator and by x-steps."""
+        return self.est.sfo + self.products
+
+    @property
+    def answer(self) -> Tensor:
+        """What the method returns: the average where it averages, else the point of its estimate.
+
+        That is the last iterate, but for ASVRG, whose answer is the coupled point.
+        """
+        return self.est.at if self.mean is None else self.mean.x
 
 
 @dataclass(frozen=True)
 class Average:
-    """Average x and the multiplier with weights weight(k), times s^2 where a pace sets the step s.
+    """Average x and the multiplier with weights weight(k), times s^2 where a rule sets the step s.
 
     `pull` in [0, 1) takes gradients at (1 - pull) x + pull mean.
     """
@@ -93,7 +103,7 @@ class ADMM:
     x_step: XStep
     seed: int
     average: Average | None
-    pace: PaceRule | None
+    stepsize: StepSizeRule | None
 
     def __init__(
         self,
@@ -105,12 +115,12 @@ class ADMM:
         x_step: XStep = linearised,
         seed: int = 0,
         average: Average | None = None,
-        pace: PaceRule | None = None,
+        stepsize: StepSizeRule | None = None,
     ):
         self.__dict__.update(problem=problem, estimator=estimator, rho=as_schedule(rho), eta=as_schedule(eta))
         if seed != int(seed) or seed < 0:
             raise ValueError(f"seed must be a non-negative whole number, got {seed}")
-        self.__dict__.update(x_step=x_step, seed=seed, average=average, pace=pace)
+        self.__dict__.update(x_step=x_step, seed=seed, average=average, stepsize=stepsize)
         self.__dict__.update(rs=_proximal_weights(problem, self.rho, r))
         _validate(self)
 
@@ -131,8 +141,8 @@ class ADMM:
         rng = Rng(self.seed, 0)
         est = self.estimator.init(p.f, x, rng)
         mean = None if self.average is None else Mean(x, lam, 0.0)
-        pace = None if self.pace is None else self.pace.init(x, est.v)
-        return State(0, x, ys, lam, est, Ax, Bys, rng.drawn, mean, pace)
+        stepsize = None if self.stepsize is None else self.stepsize.init(x, est.v)
+        return State(k=0, x=x, ys=ys, lam=lam, est=est, Ax=Ax, Bys=Bys, drawn=rng.drawn, mean=mean, stepsize=stepsize)
 
     def _first_ys(self, Ax: Tensor, y: Tensor | Sequence[Tensor] | None) -> tuple[Tensor, ...]:
         p = self.problem
@@ -150,7 +160,7 @@ class ADMM:
     def step(self, s: State) -> State:
         """One iteration of Algorithm 1."""
         p, k = self.problem, s.k + 1
-        s_k = 1.0 if s.pace is None else s.pace.step
+        s_k = 1.0 if s.stepsize is None else s.stepsize.step
         rho, eta = self.rho(k) / s_k, self.eta(k) / s_k
         ys, Bys = list(s.ys), list(s.Bys)
         for j, (h, B, r_j) in enumerate(zip(p.hs, p.Bs, self.rs, strict=True)):  # line 3
@@ -169,8 +179,12 @@ class ADMM:
             at = torch.lerp(x, mean.x, self.average.pull) if self.average.pull else x
         rng = Rng(self.seed, k, s.drawn)
         est = self.estimator.update(p.f, s.est, at, k, rng)  # line 6
-        pace = None if self.pace is None or s.pace is None else self.pace.update(s.pace, x, s.x, est.v, k)
-        return State(k, x, tuple(ys), lam, est, Ax, tuple(Bys), rng.drawn, mean, pace)
+        stepsize = None
+        if self.stepsize is not None and s.stepsize is not None:
+            stepsize = self.stepsize.update(s.stepsize, x, s.x, est.v, k)
+        price = s.products + self.x_step.sfo
+        new = State(k=k, x=x, ys=tuple(ys), lam=lam, est=est, Ax=Ax, Bys=tuple(Bys), drawn=rng.drawn, products=price)
+        return replace(new, mean=mean, stepsize=stepsize)
 
     def steps(self, s: State) -> Iterator[State]:
         """The states after s, one by one, without end."""
@@ -257,7 +271,7 @@ def _validate(solver: ADMM) -> None:
             raise ValueError(f"the x-step was made for x of shape {shapes[0]}, but the problem's A takes {shapes[1]}")
         if weighted and isinstance(solver.x_step, Exact):
             raise ValueError("the exact x-step needs a number rho; with row weights use Metric or Conjugate")
-    if solver.x_step is not linearised:
+    if not isinstance(solver.x_step, Linearised):
         return
     square = float(solver.problem.A.norm()) ** 2
     for k in CHECKED_ITERATIONS:

@@ -1,7 +1,7 @@
 """x-steps: direction d, eta, rho -> (eta Q + rho A'A)^{-1} d, for four choices of Q.
 
 linearised      Q = I - (rho/eta) A'A      d / eta                  needs eta >= rho |A|^2
-Diagonal(q)     the same in a metric       d / (eta q)              needs eta diag(q) >= A' rho A
+Metric(q, m)    the same in a metric       Q^{-1} d / eta           needs eta Q >= A' rho A
 Preconditioned  the same, any metric P     P d / eta                needs eta P^{-1} >= rho A'A
 Exact(A)        Q = I                      cached inverse of I + (rho/eta) A'A
 Conjugate(A)    Q = I                      conjugate gradients
@@ -9,9 +9,10 @@ Conjugate(A)    Q = I                      conjugate gradients
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,19 +21,29 @@ from smadmm.operators.linear import Matrix, Operator
 from smadmm.problem import Step
 
 
-class XStep(Protocol):
-    """What the loop subtracts from x; the direction may be overwritten."""
+class XStep(ABC):
+    """What the loop subtracts from x; `sfo` is its price, the sample gradients that one call computes."""
 
-    def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor: ...
+    sfo: int = 0
+
+    @abstractmethod
+    def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:
+        """(eta Q + rho A'A)^{-1} d; the direction may be overwritten."""
 
 
-def linearised(direction: Tensor, eta: Step, rho: Step) -> Tensor:
+@dataclass(frozen=True)
+class Linearised(XStep):
     """d / eta, in place: the direction is the loop's own."""
-    return direction.div_(eta)
+
+    def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:
+        return direction.div_(eta)
+
+
+linearised = Linearised()
 
 
 @dataclass(frozen=True, eq=False)
-class Metric:
+class Metric(XStep):
     """Q^{-1} d / eta for Q = diag(q) + m m': a scale for every unknown, and one direction m that they share.
 
     Q^{-1} = diag(1/q) - h h' / (1 + m'h), h = m/q. Linear models take m = the mean of their rows: without it every step
@@ -64,7 +75,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Preconditioned:
+class Preconditioned(XStep):
     """P d / eta: P is the inverse of the metric, given as a function."""
 
     apply: Callable[[Tensor], Tensor]
@@ -73,7 +84,7 @@ class Preconditioned:
         return self.apply(direction) / eta
 
 
-class Exact:
+class Exact(XStep):
     """(eta I + rho A'A)^{-1} d by a factorisation that is kept while rho/eta stays the same; leading axes are batches.
 
     Keep rho/eta constant: a ratio that changes at every k costs a new factorisation at every k.
@@ -130,7 +141,7 @@ def _sparse_solver(A: Operator, ratio: float) -> Callable[[Tensor], Tensor] | No
 
 
 @dataclass(frozen=True)
-class Conjugate:
+class Conjugate(XStep):
     """(eta I + rho A'A)^{-1} d by conjugate gradients to a relative residual `tolerance`."""
 
     A: Operator

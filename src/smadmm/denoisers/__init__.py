@@ -11,7 +11,7 @@ from smadmm.denoisers.gradient_step import GradientStep, Potential
 from smadmm.denoisers.jacobian import LipschitzReport, lipschitz
 from smadmm.denoisers.references import BM3D
 from smadmm.denoisers.ridge import Ridge
-from smadmm.denoisers.weights_file import card, load, save, shipped
+from smadmm.denoisers.weights import card, load, save, shipped
 
 __all__ = [
     "BM3D",

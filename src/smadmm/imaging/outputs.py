@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smadmm.files import atomic_write
-from smadmm.history import History
+from smadmm.io.files import atomic_write
 from smadmm.report import png
+from smadmm.running import History
 
 Array = NDArray[np.float32]
 Limits = tuple[float, float]

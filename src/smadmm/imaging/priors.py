@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from smadmm.denoisers import GradientStep, load, shipped
 from smadmm.problem import Prox
 from smadmm.proxes import Denoised, Zero
-from smadmm.total_variation import TV
+from smadmm.proxes.total_variation import TV
 
 LEVEL = 5 / 255  # the noise that total variation is set for, as the denoisers are
 TV_SHARE = 0.5  # prox_{TV/rho} denoises best at this multiple of the noise level

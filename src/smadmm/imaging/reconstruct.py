@@ -1,9 +1,8 @@
 """From a scan to a folder: image, figure, curves, run.json and a report, slice by slice.
 
-Every slice is solved by the default of smadmm.pnp.tomography (preconditioned steps, rho from the noise of the sinogram
-and of the denoiser) from a filtered back-projection, as sharp as the noise allows. What is finished lies in
-OUT/unfinished until the last slice is done, as does the checkpoint of the slice at work: a run that was stopped
-anywhere goes on from there.
+Every slice is solved by the default of smadmm.imaging.pnp from a filtered back-projection, as sharp as the noise
+allows. What is finished lies in OUT/unfinished until the last slice is done, as does the checkpoint of the slice at
+work: a run that was stopped anywhere goes on from there.
 """
 
 from __future__ import annotations
@@ -20,17 +19,15 @@ from torch import Tensor
 from tqdm import tqdm
 
 import smadmm
-from smadmm.files import atomic_write, output_folder
-from smadmm.history import History
+from smadmm.imaging.metrics import snr, ssim
 from smadmm.imaging.outputs import Interrupted
+from smadmm.imaging.pnp import METHODS, Method, posterior_weight, tomography
 from smadmm.imaging.priors import Prior, find_prior
 from smadmm.imaging.results import Finished, write_results
 from smadmm.imaging.scans import Measurement, Scan, fbp, first_image, fits_badly, residual
+from smadmm.io.files import atomic_write, output_folder
 from smadmm.losses import Tomography
-from smadmm.metrics import snr, ssim
-from smadmm.pnp import METHODS, Method, posterior_weight, tomography
-from smadmm.preconditioner import NewtonStep
-from smadmm.run import Stop, run
+from smadmm.running import Stop, run
 from smadmm.sampling import stride
 from smadmm.solver import State
 
@@ -183,7 +180,7 @@ def solve(
     shown: dict[str, str] = {}
 
     def measure(s: State) -> float:
-        value = metric(s.x)
+        value = metric(s.answer)
         shown[name] = f"{value:.2f} dB" if truth is not None else f"{value:.2e}"
         return value
 
@@ -205,10 +202,9 @@ def solve(
         checkpoint=checkpoint,
         resume=resuming,
     )
-    if result.reason.startswith("interrupted"):
+    if result.interrupted:
         raise Interrupted
-    extra = solver.x_step.sfo if isinstance(solver.x_step, NewtonStep) else 0
-    history = _with_products(result.history, extra)
+    history = result.history
     image = result.x.detach().cpu()
     row = _row(scan, measurement, start, image) | {
         "iterations": result.state.k,
@@ -217,7 +213,7 @@ def solve(
         "batch": _batch(solver),
         "rho": rho,
         "noise": noise,
-        "stopped": result.reason,
+        "stopped": result.reason.value,
     }
     row["fits_badly"] = not scan.simulated and fits_badly(sinogram, row["residual"], mean_noise)
     return Finished(image.numpy(), start.numpy(), None if truth is None else truth.numpy(), history, row)
@@ -225,12 +221,6 @@ def solve(
 
 def _batch(solver: Any) -> int:
     return int(solver.estimator.batch)
-
-
-def _with_products(history: History, extra: int) -> History:
-    """The history with `extra` sample gradients an iteration for what the x-step computes."""
-    sfo = [count + extra * k for count, k in zip(history["sfo"], history["k"], strict=True)]
-    return History({**history.columns, "sfo": sfo})
 
 
 def _metric(scan: Scan, measurement: Measurement, device: str) -> tuple[str, Callable[[Tensor], float]]:

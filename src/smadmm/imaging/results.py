@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smadmm.data import dicom
-from smadmm.data.images import hounsfield
-from smadmm.files import atomic_write
-from smadmm.history import History
 from smadmm.imaging import outputs
 from smadmm.imaging.outputs import Panel
 from smadmm.imaging.scans import Scan
+from smadmm.io import dicom
+from smadmm.io.files import atomic_write
+from smadmm.io.images import hounsfield
 from smadmm.report import Column, Compare, Curves, Facts, Heading, Page, Picture, Run, Series, Table, environment, png
+from smadmm.running import History
 
 Array = NDArray[np.float32]
 NUMBERS = (

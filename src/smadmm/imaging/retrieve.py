@@ -21,21 +21,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import smadmm
-from smadmm.data.images import read_slices
-from smadmm.data.patterns import QUANTITIES, Patterns, is_patterns, read_patterns
-from smadmm.files import output_folder
+from smadmm.imaging.metrics import align, snr
 from smadmm.imaging.outputs import Interrupted
+from smadmm.imaging.pnp import METHODS, Method, pnp
 from smadmm.imaging.priors import Prior, find_prior
 from smadmm.imaging.retrieved import write_results
+from smadmm.io.files import output_folder
+from smadmm.io.images import read_slices
+from smadmm.io.patterns import QUANTITIES, Patterns, is_patterns, read_patterns
 from smadmm.losses import AmplitudeLoss
 from smadmm.losses.phase import constant_start, spectral_start
-from smadmm.metrics import align, snr
 from smadmm.operators import CodedDiffraction, circle_masks
 from smadmm.operators.diffraction import PIECE
-from smadmm.pnp import METHODS, Method, pnp
 from smadmm.problem import Prox, Step
 from smadmm.proxes import Zero
-from smadmm.run import Result, Stop, run
+from smadmm.running import Result, Stop, run
 from smadmm.sampling import Rng
 from smadmm.solver import State
 
@@ -138,7 +138,7 @@ def retrieve(
     scaled, fit, noise = _unit_and_noise(patterns, settings)
     rho = settings.strength * noise**2 / (count * prior.sigma**2)
     result = _solve(scaled, fit, prior, rho, settings, folder / CHECKPOINT, resume, progress)
-    if result.reason.startswith("interrupted"):
+    if result.interrupted:
         raise Interrupted(f"stopped after {result.state.k} iterations; go on with: {command} --resume")
     facts = {"command": command, "version": smadmm.__version__, "input": name, **asdict(settings)}
     facts |= {
@@ -218,12 +218,12 @@ def _metric(patterns: Patterns, settings: Settings, loss: AmplitudeLoss) -> tupl
     """SNR where the truth is known, the relative residual of some patterns elsewhere."""
     if patterns.truth is not None:
         truth = _truth(patterns, settings).to(settings.device)
-        return "snr", lambda s: snr(truth, align(truth, s.est.at))
+        return "snr", lambda s: snr(truth, align(truth, s.answer))
     numbers = torch.from_numpy(_some(loss.n))
     size = float(loss.data(numbers).double().square().mean()) * loss.data(numbers)[0].numel()
 
     def residual(s: State) -> float:
-        return math.sqrt(2 * float(loss.value(s.est.at, numbers)) / size)
+        return math.sqrt(2 * float(loss.value(s.answer, numbers)) / size)
 
     return "residual", residual
 

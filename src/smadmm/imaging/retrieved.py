@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from smadmm.data.patterns import Patterns
-from smadmm.files import atomic_write
 from smadmm.imaging import outputs
+from smadmm.imaging.metrics import align, snr, ssim
 from smadmm.imaging.outputs import Limits, Panel
-from smadmm.metrics import align, snr, ssim
+from smadmm.io.files import atomic_write
+from smadmm.io.patterns import Patterns
 from smadmm.report import Compare, Curves, Facts, Heading, Page, Picture, Run, Series, environment
-from smadmm.run import Result
+from smadmm.running import Result
 
 Row = dict[str, Any]
 Images = dict[str, NDArray[np.float32]]
@@ -29,7 +29,7 @@ Images = dict[str, NDArray[np.float32]]
 
 def write_results(folder: Path, patterns: Patterns, fit: Tensor, result: Result, facts: Row) -> Iterator[str]:
     """All files; yields what there is to say."""
-    found, images, row = _aligned(patterns, fit.cpu(), result.state.est.at.detach().cpu())
+    found, images, row = _aligned(patterns, fit.cpu(), result.x.detach().cpu())
     history = result.history
     row |= {"iterations": result.state.k, "sfo": result.state.sfo, "seconds": history["seconds"][-1]}
     row |= {"residual": history["residual"][-1]} if "residual" in history else {}
@@ -44,7 +44,7 @@ def write_results(folder: Path, patterns: Patterns, fit: Tensor, result: Result,
     figure = outputs.write_figure(folder / "figure.png", _figure(images, limits, row, facts))
     outputs.write_figure(folder / "curves.png", outputs.curves(history, {name: label}))
     outputs.write_curves(folder / "curves.csv", [history])
-    outputs.write_run(folder, {**facts, **row, "stopped": result.reason})
+    outputs.write_run(folder, {**facts, **row, "stopped": result.reason.value})
     _page(images, limits, row, facts, (history["k"], history[name], label), figure).write(folder / "report.html")
     yield _told(row)
     yield f"{row['iterations']} iterations, {row['sfo']} mask gradients, {row['seconds']:.1f} s"

@@ -22,13 +22,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from smadmm.data import dicom
-from smadmm.data.images import RANGE, Slices
-from smadmm.data.sinogram import Sinogram
+from smadmm.imaging.pnp import sinogram_noise
+from smadmm.io import dicom
+from smadmm.io.images import RANGE, Slices
+from smadmm.io.sinogram import Sinogram
 from smadmm.losses.tomography import Transmission
 from smadmm.operators import Radon
-from smadmm.operators.filters import Window, angular_weights, filtered, hann, ramp
-from smadmm.pnp import sinogram_noise
+from smadmm.operators.radon.filters import Window, angular_weights, filtered, hann, ramp
 from smadmm.sampling import Rng
 
 IN_MEMORY = 2**28  # bytes of a sinogram that is read at once; larger ones stay on disk

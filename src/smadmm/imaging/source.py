@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from smadmm.data.counts import from_counts
-from smadmm.data.images import read_slices
-from smadmm.data.sinogram import Unit, read_sinogram
 from smadmm.imaging.scans import Scan, measured, simulated
+from smadmm.io.counts import from_counts
+from smadmm.io.images import read_slices
+from smadmm.io.sinogram import Unit, read_sinogram
 
 SNR = 50.0  # dB, of simulated data
 

@@ -18,12 +18,12 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from tqdm import tqdm
 
+from smadmm.learn.chunks import StreamFit
 from smadmm.learn.fitting import Fit, fit_auto, fit_published, use_compiled
 from smadmm.learn.graphs import feature_graph
 from smadmm.learn.loops import LOSSES, Array, Task
 from smadmm.learn.published_loops import published
 from smadmm.learn.scaling import column_sums
-from smadmm.learn.stream import StreamFit
 
 METHODS = ("auto", "smadmm", "sadmm", "svrg", "saga", "spider", "asvrg")
 

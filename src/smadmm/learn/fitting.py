@@ -18,10 +18,10 @@ import torch
 from numpy.typing import NDArray
 
 from smadmm.certificate import Certificate
-from smadmm.history import History
 from smadmm.learn.loops import AT_ZERO, Array, AutoLoop, CompiledAuto, GenericAuto, Task, have_numba
 from smadmm.learn.published_loops import CompiledPublished, GenericPublished, Published
 from smadmm.learn.scaling import Columns, batch_size, convex_start, metric, row_weights
+from smadmm.running import History
 
 FEW_ROWS = 256
 FULL_BATCH_ITERATIONS = 2000
@@ -48,7 +48,7 @@ class Oracle:
     def __init__(self, task: Task, compiled: bool):
         self.task, self.compiled = task, compiled
         if compiled:
-            from smadmm.learn import kernels
+            from smadmm.learn._kernels import samples as kernels
 
             self.samples = kernels.samples(task.X, task.target, task.weight, task.loss, task.intercept)
         else:
@@ -56,14 +56,14 @@ class Oracle:
 
     def value(self, x: Array) -> float:
         if self.compiled:
-            from smadmm.learn import kernels
+            from smadmm.learn._kernels import samples as kernels
 
             return float(kernels.mean_loss(self.samples, x))
         return float(self.f.value(torch.from_numpy(x), self.f.full()))
 
     def gradient(self, x: Array) -> Array:
         if self.compiled:
-            from smadmm.learn import kernels
+            from smadmm.learn._kernels import samples as kernels
 
             g = np.empty(len(x))
             kernels.mean_gradient(self.samples, x, g)

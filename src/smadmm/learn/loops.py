@@ -1,7 +1,7 @@
 """The task of the classifier and its `auto` loop, compiled and generic: two forms of one thing, equal on equal batches.
 
-The engine with a metric, a pace, schedule-free averaging and a measured control variate. The compiled form (numba) does
-on the processor what the generic one does with smadmm.ADMM on torch.
+The engine with a metric, a step that sets itself, schedule-free averaging and a measured control variate. The compiled
+form (numba) does on the processor what the generic one does with smadmm.ADMM on torch.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from smadmm.estimators import SGD, Correlated, Estimator, Measured, Storm
 from smadmm.losses.glm import GLM, Logistic, Sigmoid, SquaredHinge
 from smadmm.operators.linear import Matrix
-from smadmm.pace import Decaying, DistanceOverGradients
 from smadmm.problem import Problem
 from smadmm.proxes import L1
 from smadmm.sampling import Rng, pass_batches, reshuffled, run_batches, runs
 from smadmm.schedules import Power
 from smadmm.solver import ADMM, Average, State
+from smadmm.stepsize import Decaying, DistanceOverGradients
 from smadmm.xsteps import Metric
 
 Array = NDArray[np.float64]
@@ -94,7 +94,7 @@ class CompiledAuto:
     """`auto` in numba. `table`: the control variate, else one gradient (streams)."""
 
     def __init__(self, task: Task, q: Array, m: Array, R: Array, table: bool, seed: int = 0):
-        from smadmm.learn import auto_kernel as kernels
+        from smadmm.learn._kernels import auto as kernels
 
         self.mode = kernels.TABLE if table else kernels.ONE_GRADIENT
         self.since = 0
@@ -102,7 +102,9 @@ class CompiledAuto:
         self.change_task(task, q, m, R)
 
     def change_task(self, task: Task, q: Array, m: Array, R: Array) -> None:
-        from smadmm.learn import auto_kernel, constraint_kernels, kernels
+        from smadmm.learn._kernels import auto as auto_kernel
+        from smadmm.learn._kernels import constraint as constraint_kernels
+        from smadmm.learn._kernels import samples as kernels
 
         self.task, self.Q, self.R = task, auto_kernel.metric(q, m), R
         self.A = constraint_kernels.constraint(task.A)
@@ -110,7 +112,7 @@ class CompiledAuto:
 
     def begin(self, x: Array, batch: NDArray[np.int64], shrink: float = 1.0) -> bool:
         """Start at x; after an earlier start the gradients spent and the table are kept. False if the gradient is 0."""
-        from smadmm.learn import auto_kernel as kernels
+        from smadmm.learn._kernels import auto as kernels
 
         old, rows = self.state, self.task.n if self.mode == kernels.TABLE else 1
         self.constants = kernels.Constants(C * shrink, MOVE * shrink, PULL, RECENT, MEMORY)
@@ -124,7 +126,7 @@ class CompiledAuto:
 
     def advance(self, batches: NDArray[np.int64]) -> float:
         """One iteration a batch; the sum of the losses met on the way."""
-        from smadmm.learn import auto_kernel as kernels
+        from smadmm.learn._kernels import auto as kernels
 
         pace = self.state.pace
         pace[kernels.LOSS] = 0.0
@@ -133,7 +135,7 @@ class CompiledAuto:
         return float(pace[kernels.LOSS])
 
     def use_momentum(self) -> None:
-        from smadmm.learn import auto_kernel as kernels
+        from smadmm.learn._kernels import auto as kernels
 
         self.mode, self.since = kernels.MOMENTUM, int(self.state.counts[0])
 
@@ -174,10 +176,10 @@ class GenericAuto:
         return Measured(batch, self.metric, MEMORY) if self.table else SGD(batch)
 
     def _solver(self, batch: int) -> ADMM:
-        pace: Any = Decaying(self.since) if self.since >= 0 else None
-        pace = pace or DistanceOverGradients(self.metric, self.floor, C * self.shrink, RECENT)
+        stepsize: Any = Decaying(self.since) if self.since >= 0 else None
+        stepsize = stepsize or DistanceOverGradients(self.metric, self.floor, C * self.shrink, RECENT)
         average = Average(Power(1.0, 1.0), PULL)
-        options = {"x_step": self.metric, "average": average, "pace": pace, "seed": self.seed}
+        options = {"x_step": self.metric, "average": average, "stepsize": stepsize, "seed": self.seed}
         return ADMM(self.problem, self._estimator(batch), self.R, 1.0, **options)
 
     def begin(self, x: Array, batch: NDArray[np.int64], shrink: float = 1.0) -> bool:
@@ -197,7 +199,7 @@ class GenericAuto:
         self.floor = MOVE * shrink * float((est.v * direction).sum() / moved) ** 0.5 if moved > 0 else 1.0
         solver = self._solver(len(batch))
         state = solver.init(start)
-        self.state = replace(state, est=est, pace=solver.pace.init(start, est.v) if solver.pace else None)
+        self.state = replace(state, est=est, stepsize=solver.stepsize.init(start, est.v) if solver.stepsize else None)
         return moved > 0
 
     def advance(self, batches: NDArray[np.int64]) -> float:

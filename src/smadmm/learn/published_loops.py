@@ -108,7 +108,9 @@ class CompiledPublished:
     AHEAD = 8  # passes whose runs are drawn together
 
     def __init__(self, task: Task, method: Published, seed: int = 0):
-        from smadmm.learn import constraint_kernels, kernels, published_kernel
+        from smadmm.learn._kernels import constraint as constraint_kernels
+        from smadmm.learn._kernels import published as published_kernel
+        from smadmm.learn._kernels import samples as kernels
 
         self.task, self.method, self.seed = task, method, seed
         self.iterate, self.code = published_kernel.published, published_kernel.METHODS[method.method]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from smadmm.losses.inverse import BlockLeastSquares, combine
-from smadmm.operators.radon import Radon
+from smadmm.operators.radon.parallel import Radon
 from smadmm.problem import Batch
 from smadmm.sampling import Rng, Sampling, iid
 

@@ -2,7 +2,6 @@
 
 from smadmm.operators.differences import EdgeDifferences, FiniteDifferences
 from smadmm.operators.diffraction import CodedDiffraction, circle_masks, quadrant_masks
-from smadmm.operators.filters import hann, ramp, shepp_logan
 from smadmm.operators.linear import (
     Adjoint,
     Composition,
@@ -15,7 +14,8 @@ from smadmm.operators.linear import (
     Stack,
     Sum,
 )
-from smadmm.operators.radon import Radon
+from smadmm.operators.radon.filters import hann, ramp, shepp_logan
+from smadmm.operators.radon.parallel import Radon
 
 __all__ = [
     "Adjoint",

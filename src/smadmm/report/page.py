@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from smadmm.files import atomic_write
+from smadmm.io.files import atomic_write
 from smadmm.report.images import data_uri
 from smadmm.report.parts import (
     Cell,

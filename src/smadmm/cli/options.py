@@ -1,0 +1,45 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Out = Annotated[str, typer.Option("--out", help="Folder for results.json, tables and figures.")]
+Data = Annotated[
+    str | None, typer.Option("--data", envvar="SMADMM_DATA", help="Folder of the data files; else cache or download.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="A smaller version, for a first look.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of all random numbers.", min=0)]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+
+
+def _some(threads: int) -> int:
+    if threads < 1:
+        raise ValueError(f"--threads must be at least 1, got {threads}")
+    return threads
+
+
+Threads = Annotated[int, typer.Option("--threads", help="Threads of the CPU.", callback=_some)]
+Jobs = Annotated[int, typer.Option("--threads", help="How many jobs run at once, each on one.", callback=_some)]
+
+
+def _cpu(device: str) -> str:
+    if device != "cpu":
+        raise ValueError(f"this command runs on the CPU only, got --device {device}; leave it out")
+    return device
+
+
+def _available(device: str) -> str:
+    import torch
+
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise ValueError(f"the device {device!r} is not available here; use cpu") from None
+    return device
+
+
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, mps ...", callback=_available)]
+OnlyCPU = Annotated[str, typer.Option("--device", help="cpu: this runs there only.", callback=_cpu)]

@@ -1,0 +1,238 @@
+"""Training of gradient-step denoisers: min E |D(x + sigma n) - x|^2 / sigma^2 over random patches x.
+
+Ridge potentials satisfy Lip(grad g) < 1 by construction. For the networks a penalty on the Jacobian is
+added, and at the end the potential is scaled by gamma <= 1 so that the value measured on held-out training
+images is at most .95. Randomness is a function of (seed, step), the learning rate a function of the step: a
+run stopped anywhere and resumed from its checkpoint is bit-equal to one that was never stopped. Under
+torchrun every rank draws the same patches, takes its share, and gradients are averaged.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from smadmm.denoisers.dncnn import DnCNN
+from smadmm.denoisers.gradient_step import GradientStep
+from smadmm.denoisers.jacobian import lipschitz, symmetric_norm
+from smadmm.denoisers.ridge import Ridge
+from smadmm.denoisers.training.card import command, write_card, write_curves
+from smadmm.denoisers.training.patches import hold_out
+from smadmm.denoisers.training.recipes import Recipe
+from smadmm.denoisers.training.state import Run, rank_and_world
+from smadmm.denoisers.weights import load, save
+from smadmm.io.images import Image, read_images
+from smadmm.running import interruptible
+
+SAVE_EVERY = 60.0  # seconds between checkpoints
+
+
+def psnrs(denoise: Callable[[Tensor], Tensor], images: Sequence[Tensor], sigma: float, seed: int = 1) -> list[float]:
+    """PSNR in dB of every image (1 x 1 x H x W) after Gaussian noise of level sigma and denoising."""
+    generator = torch.Generator().manual_seed(seed)
+    values = []
+    for image in images:
+        noisy = image + sigma * torch.randn(image.shape, generator=generator)
+        with torch.no_grad():
+            values.append(-10 * math.log10(float((denoise(noisy) - image).square().mean())))
+    return values
+
+
+def psnr(denoise: Callable[[Tensor], Tensor], images: Sequence[Tensor], sigma: float, seed: int = 1) -> float:
+    """The mean of `psnrs`."""
+    values = psnrs(denoise, images, sigma, seed)
+    return sum(values) / len(values)
+
+
+def _validate(run: Run, held_out: list[Image]) -> dict[str, float]:
+    potential = run.model.export().cpu()
+    denoiser = GradientStep(potential)
+    images = [image.pixels[None, None] for image in held_out]
+    if isinstance(potential, Ridge):
+        bound = potential.certificate()
+    else:
+        seed = run.recipe.seed
+        v = torch.randn(images[0].shape, generator=torch.Generator().manual_seed(seed))
+        bound = float(symmetric_norm(potential.gradient, images[0], v, 15)[0])
+    quality = psnr(denoiser, images, run.recipe.sigma)
+    return {
+        "step": run.step,
+        "loss": run.average,
+        "psnr": quality,
+        "lipschitz": bound,
+        "seconds": run.seconds,
+    }
+
+
+def _calibrate(potential: Ridge | DnCNN, held_out: list[Image], recipe: Recipe) -> float:
+    """Lip(grad g): the certificate, or the value on held-out images after scaling it to at most the target."""
+    if isinstance(potential, Ridge):
+        return potential.certificate()
+    images = [image.pixels[None, None] for image in held_out]
+    measured = lipschitz(GradientStep(potential), images, recipe.sigma).largest
+    gamma = min(1.0, recipe.target / measured)
+    potential.scale_(gamma)
+    return gamma * measured
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a finished run leaves behind."""
+
+    weights: Path
+    recipe: Recipe
+    psnr: float
+    lipschitz: float
+    seconds: float
+    history: list[dict[str, float]]
+
+
+def train(
+    data: Sequence[Path],
+    out: Path,
+    chosen: Recipe,
+    minutes: float | None = None,
+    start: Path | None = None,
+    also: Sequence[Path] = (),
+    resume: bool = False,
+    on_error: Literal["stop", "skip"] = "stop",
+    sharp: bool = False,
+    progress: bool = True,
+    stop_after: int | None = None,
+    device: str = "cpu",
+) -> Trained | None:
+    """Follow a recipe on files and folders of images and CT slices; None if interrupted before the end.
+
+    `minutes` sets the steps from the measured CPU time of a step; `start` are weights to begin with; the Jacobian
+    penalty and the final measurement of a network look at the images `also`, too; `stop_after` interrupts after so
+    many steps, as Ctrl-C does. Beside the weights `out`: .checkpoint until they are finished, .json (card), .csv
+    and .png (learning curves).
+    """
+    _join_processes()
+    if device == "cuda" and rank_and_world()[1] > 1:
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+    checkpoint = out.with_suffix(".checkpoint")
+    _refuse_to_overwrite(out, checkpoint, resume)
+    images, held_out = _read(data, chosen, on_error, sharp)
+    others, held_others = _read(also, chosen, on_error, sharp) if also else ([], [])
+    chosen = chosen.for_images(sum(image.pixels.numel() for image in images))
+    if resume:
+        run = Run.restore(checkpoint, images, others, device)
+        if minutes is not None:  # the steps were chosen at the start
+            chosen = replace(chosen, steps=run.recipe.steps)
+        if run.recipe != chosen:
+            changed = _difference(run.recipe, chosen)
+            raise ValueError(f"{checkpoint} belongs to another recipe: {changed}; remove it or choose another out")
+    else:
+        if minutes is not None:
+            chosen = replace(chosen, steps=_steps_in(minutes, chosen, images, others, device))
+        run = Run(chosen, images, others, device)
+        if start is not None:
+            run.model.start_from(load(start).g)
+    if not _loop(run, held_out, checkpoint, stop_after, progress):
+        return None
+    return _finish(run, held_out, held_others, out, command(run.recipe, data, out, start, also, sharp))
+
+
+def _difference(then: Recipe, now: Recipe) -> str:
+    names = [name for name, value in vars(then).items() if value != getattr(now, name)]
+    return ", ".join(f"{name} {getattr(then, name)} then, {getattr(now, name)} now" for name in names)
+
+
+def _refuse_to_overwrite(out: Path, checkpoint: Path, resume: bool) -> None:
+    if out.suffix != ".safetensors":
+        raise ValueError(f"weights go into a file with the ending .safetensors, got {out}")
+    if resume and not checkpoint.exists():
+        raise ValueError(f"there is no {checkpoint} to resume from")
+    if not resume and checkpoint.exists():
+        raise ValueError(f"{checkpoint} holds an unfinished run; resume it, remove it, or choose another out")
+    for suffix in (".safetensors", ".json", ".csv", ".png"):
+        if out.with_suffix(suffix).exists():
+            raise ValueError(f"{out.with_suffix(suffix)} is there already; remove it or choose another out")
+
+
+def _read(
+    data: Sequence[Path], chosen: Recipe, on_error: Literal["stop", "skip"], sharp: bool
+) -> tuple[list[Image], list[Image]]:
+    """Images to train on, and images held out."""
+    images = read_images(data, chosen.patch, on_error, sharp)
+    if len(images) < 5 or len({image.group for image in images}) < 2:
+        raise ValueError(
+            f"{len(images)} images of {len({image.group for image in images})} files or patients are too few: whole "
+            "files or patients are held out for validation; give at least 5 images of 2 files or patients"
+        )
+    return hold_out(images, min(chosen.held_out, len(images) // 5), chosen.seed)
+
+
+def _steps_in(minutes: float, chosen: Recipe, images: list[Image], others: list[Image], device: str) -> int:
+    """How many steps take that much CPU time, from a few that are thrown away; the same on every rank."""
+    trial = Run(chosen, images, others, device)
+    trial.advance()
+    start = time.process_time()
+    for fifth in range(5):
+        trial.step = fifth * chosen.steps // 5
+        trial.advance()
+    steps = torch.tensor(max(1, round(5 * 60 * minutes / (time.process_time() - start))))
+    if rank_and_world()[1] > 1:
+        torch.distributed.broadcast(steps, 0)
+    return int(steps)
+
+
+def _loop(run: Run, held_out: list[Image], checkpoint: Path, stop_after: int | None, progress: bool) -> bool:
+    """Advance to the last step, to an interruption, or by stop_after steps; whether the last step was reached."""
+    first = rank_and_world()[0] == 0
+    every = max(1, run.recipe.steps // run.recipe.validations)
+    last = run.recipe.steps if stop_after is None else min(run.recipe.steps, run.step + stop_after)
+    saved = time.monotonic()
+    hidden = None if progress and first else True
+    with (
+        interruptible() as signals,
+        tqdm(total=run.recipe.steps, initial=run.step, disable=hidden, mininterval=2) as bar,
+    ):
+        while run.step < last and not _any_process(bool(signals)):
+            start = time.process_time()
+            run.advance()
+            run.seconds += time.process_time() - start
+            bar.update()
+            if first and (run.step % every == 0 or run.step == run.recipe.steps):
+                run.history.append(_validate(run, held_out))
+                bar.set_postfix({key: f"{run.history[-1][key]:.3f}" for key in ("loss", "psnr", "lipschitz")})
+            if first and time.monotonic() - saved > SAVE_EVERY:
+                run.save(checkpoint)
+                saved = time.monotonic()
+    if first:
+        run.save(checkpoint)
+    return run.step >= run.recipe.steps
+
+
+def _any_process(signalled: bool) -> bool:
+    """Whether any process was interrupted: all must stop at the same step."""
+    if rank_and_world()[1] == 1:
+        return signalled
+    flag = torch.tensor(int(signalled))
+    torch.distributed.all_reduce(flag)
+    return bool(flag)
+
+
+def _finish(run: Run, held_out: list[Image], held_others: list[Image], out: Path, repeat: str) -> Trained:
+    potential = run.model.export().cpu()
+    bound = _calibrate(potential, held_out + held_others, run.recipe)
+    quality = psnr(GradientStep(potential), [image.pixels[None, None] for image in held_out], run.recipe.sigma)
+    if rank_and_world()[0] == 0:
+        save(potential, out, run.recipe.sigma, bound)
+        write_card(run, held_out, out, repeat, quality, bound)
+        write_curves(run.history, out)
+        out.with_suffix(".checkpoint").unlink()
+    return Trained(out, run.recipe, quality, bound, run.seconds, run.history)
+
+
+def _join_processes() -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo")

@@ -1,0 +1,117 @@
+"""A Fourier preconditioner for tomography: the x-step with Q = s H, H diagonal in frequency, for A = I.
+
+The mean over views of A_i'A_i blurs an image by 1/distance; in frequency nu (cycles a pixel) it multiplies by
+1/(pi nu). A batch of B views of an image n pixels wide acts on lines through the origin; there it multiplies by n/B:
+    H(nu) = max(1/(pi nu), n/B) / (c spacing)
+follows the Hessian of a batch (c is the loss's scale), and (eta Q + rho I)^{-1} has the symbol 1/(eta s H(nu) + rho):
+one FFT of the image, padded by zeros to twice its size, and one back. With B = 1, H is flat: nothing to gain.
+
+s makes it a majorant. With C the padding by zeros, s is (a bit more than) the largest eigenvalue of C' H^{-1} C Hess_S
+over drawn batches S, by power iteration. Then C'(s H)^{-1} C <= Hess_S^{-1} and, since a parallel sum that is
+compressed lies below the parallel sum of the compressed,
+    C'(s H + rho)^{-1} C <= (Hess_S + rho)^{-1}   for every rho > 0:
+with eta = 1 no step goes beyond the minimum of its batch in any direction, and one s serves all rho. Equispaced batches
+are all alike; independent draws are not, and a rare one may exceed 1, but only beyond 2 would it push away.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from smadmm.losses.tomography import Tomography
+from smadmm.problem import Step
+from smadmm.sampling import Rng
+from smadmm.xsteps import XStep
+
+MARGIN = 1.1  # power iteration stays below the largest eigenvalue, and later batches may exceed the drawn ones
+PROBES = 4  # batches drawn to find s
+ITERATIONS = 12
+TINY = 1e-300  # a direction of zero stays zero
+
+
+class FourierStep(XStep):
+    """d -> C' F^{-1} [F C d / (eta s H + rho)]: for eta = 1 and estimators of this batch size; s by power iteration."""
+
+    def __init__(self, loss: Tomography, batch: int, s: float | None = None):
+        if batch < 1:
+            raise ValueError(f"a batch has at least one view, got {batch}")
+        if s is not None and not 0 < s < math.inf:
+            raise ValueError(f"s must be positive and finite, got {s}; leave it out to have it computed")
+        radon = loss.radon
+        self.padded = (2 * radon.height, 2 * radon.width)
+        device = loss.everything.device
+        rows, columns = (
+            torch.fft.fftfreq(self.padded[0], dtype=torch.float64),
+            torch.fft.rfftfreq(self.padded[1], dtype=torch.float64),
+        )
+        nu = torch.hypot(rows[:, None], columns).clamp(min=0.5 / max(self.padded))
+        on_line = max(radon.height, radon.width) / batch
+        self.H = ((1 / (math.pi * nu)).clamp(min=on_line) / (loss.c * radon.spacing)).to(device, loss.dtype)
+        self.s = MARGIN * self._largest_eigenvalue(loss, batch) if s is None else s
+
+    def _largest_eigenvalue(self, loss: Tomography, batch: int) -> float:
+        """The largest of Hess_S C' H^{-1} C over some batches S, each started where the last one ended."""
+        seed = 0
+        generator = torch.Generator().manual_seed(seed)
+        v = torch.randn(loss.shape or (), generator=generator).to(self.H.device, loss.dtype)
+        zero, largest = torch.zeros_like(v), 0.0
+        for probe in range(PROBES):
+            drawn = loss.draw(Rng(seed, probe, probe * batch), batch)
+            value = 0.0
+            for _ in range(ITERATIONS):
+                step = self._filter(v, 1 / self.H)
+                v = loss.gradient((step, zero), (1.0, -1.0), drawn)  # Hess_S step
+                length = float(torch.linalg.vector_norm(v))
+                value = length if length > 0 else value
+                v = v / max(length, 1e-30)
+            largest = max(largest, value)
+        return largest
+
+    def _filter(self, d: Tensor, symbol: Tensor) -> Tensor:
+        spectrum = torch.fft.rfft2(d, s=self.padded) * symbol
+        image: Tensor = torch.fft.irfft2(spectrum, s=self.padded)
+        return image[..., : d.shape[-2], : d.shape[-1]]
+
+    def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:
+        if isinstance(eta, Tensor) or isinstance(rho, Tensor):
+            raise ValueError("the Fourier preconditioner needs numbers for eta and rho, got a tensor of weights")
+        return self._filter(direction, 1 / (eta * self.s * self.H + rho))
+
+
+class NewtonStep(XStep):
+    """d -> (eta Hess + rho)^{-1} d by a few conjugate gradients, the Fourier symbol as their preconditioner.
+
+    With Hess that of all views (F is quadratic) and eta = 1 the x-step is nearly exact: Q = Hess. Where views are few
+    it moves x freely in the directions that no view sees, in which `FourierStep` goes by rho/(s H + rho) alone. For
+    full gradients only: it would amplify the noise of a batch. A step computes `inner` full gradients.
+    """
+
+    def __init__(self, loss: Tomography, inner: int = 3):
+        if inner < 1:
+            raise ValueError(f"at least one conjugate gradient step is needed, got {inner}")
+        self.loss, self.inner = loss, inner
+        self.fourier = FourierStep(loss, loss.n)
+        self.sfo = inner * loss.n
+
+    def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:
+        """Solve from zero; residuals r, search directions p, z = preconditioned r."""
+        zero, views = torch.zeros_like(direction), self.loss.full()
+        d, r = zero.clone(), direction.clone()
+        z = self.fourier(r, eta, rho)
+        p, size = z, _dot(r, z)
+        for _ in range(self.inner):
+            q = eta * self.loss.gradient((p, zero), (1.0, -1.0), views) + rho * p
+            step = size / max(_dot(p, q), TINY)
+            d.add_(p, alpha=step)
+            r.sub_(q, alpha=step)
+            z = self.fourier(r, eta, rho)
+            size, before = _dot(r, z), size
+            p = z + (size / max(before, TINY)) * p
+        return d
+
+
+def _dot(x: Tensor, y: Tensor) -> float:
+    return float(torch.dot(x.flatten(), y.flatten()))

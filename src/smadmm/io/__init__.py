@@ -1,0 +1,1 @@
+"""Files: readers and writers, one module per format."""

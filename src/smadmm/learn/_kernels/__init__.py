@@ -1,0 +1,1 @@
+"""The compiled loops of the classifier, twins of the one loop."""

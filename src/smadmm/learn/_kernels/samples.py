@@ -1,0 +1,121 @@
+"""Compiled losses and full gradients of linear classifiers.
+
+F(x) = 1/N sum_i w_i l(b_i m_i(x)),     m_i(x) = a_i'x (+ x_last with an intercept)
+"""
+
+from __future__ import annotations
+
+from math import factorial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from smadmm.learn._kernels.rows import compiled, csr, row_add, row_dot
+
+SIGMOID, LOGISTIC, SQUARED_HINGE = 0, 1, 2
+CODES = {"sigmoid": SIGMOID, "logistic": LOGISTIC, "squared_hinge": SQUARED_HINGE}
+
+
+class Samples(NamedTuple):
+    """X: Csr or C-contiguous array; target: +-1; weight: mean 1; loss: a code above; intercept: is there an x_last."""
+
+    X: object
+    target: np.ndarray
+    weight: np.ndarray
+    loss: int
+    intercept: bool
+
+
+def samples(X: Any, target: Any, weight: Any, loss: str, intercept: bool) -> Samples:
+    """The data as the kernels take them; nothing is copied that has the right form."""
+    rows = csr(X) if hasattr(X, "tocsr") else np.ascontiguousarray(X)
+    return Samples(rows, target, weight, CODES[loss], intercept)
+
+
+ROUND = 1.5 * 2.0**52  # z + ROUND: z rounded to an integer, which is also in the last bits
+LOG2_HIGH, LOG2_LOW = 0.6931471803691238, 1.9082149292705877e-10  # log 2 = high + low, high * integer is exact
+TAYLOR = tuple(1 / factorial(k) for k in range(13, -1, -1))
+
+
+@compiled
+def exp_minus(t):
+    """e^-t for t >= 0 (708 at most: what follows is 1e-308) to 2e-16: 2^k e^r, |r| <= log(2)/2; no call, no branch."""
+    t = 708.0 if t > 708.0 else t
+    rounded = ROUND - t / np.log(2.0)
+    k = rounded - ROUND
+    r = -t - k * LOG2_HIGH - k * LOG2_LOW
+    e = 0.0
+    for c in TAYLOR:
+        e = e * r + c
+    bits = np.int64((np.float64(rounded).view(np.int64) + 1023) << 52)
+    return e * bits.view(np.float64)
+
+
+@compiled
+def slope(loss, t):
+    """l'(t) for l(t) = 1/(1+e^t) | log(1+e^-t) | max(0, 1-t)^2."""
+    if loss == SQUARED_HINGE:
+        return -2.0 * max(0.0, 1.0 - t)
+    e = exp_minus(abs(t))
+    if loss == SIGMOID:
+        return -e / ((1.0 + e) * (1.0 + e))
+    return -(e if t > 0 else 1.0) / (1.0 + e)
+
+
+@compiled
+def slopes(loss, t):
+    """t := l'(t), entry by entry."""
+    for s in range(t.size):
+        t[s] = slope(loss, t[s])
+
+
+@compiled
+def value(loss, t):
+    """l(t)."""
+    if loss == SQUARED_HINGE:
+        return max(0.0, 1.0 - t) ** 2
+    e = exp_minus(abs(t))
+    if loss == SIGMOID:
+        return (e if t > 0 else 1.0) / (1.0 + e)
+    return np.log1p(e) + max(0.0, -t)
+
+
+@compiled
+def losses(loss, t, out):
+    """out = l(t), entry by entry; a loop a loss, as the logarithm has no vector form."""
+    if loss == LOGISTIC:
+        for s in range(t.size):
+            out[s] = value(LOGISTIC, t[s])
+    elif loss == SIGMOID:
+        for s in range(t.size):
+            out[s] = value(SIGMOID, t[s])
+    else:
+        for s in range(t.size):
+            out[s] = value(SQUARED_HINGE, t[s])
+
+
+@compiled
+def mean_loss(samples, x):
+    """1/N sum_i w_i l(b_i m_i(x))."""
+    X, target, weight, loss, intercept = samples
+    base = x[-1] if intercept else 0.0
+    total = 0.0
+    for i in range(target.size):
+        total += weight[i] * value(loss, target[i] * (row_dot(X, i, x) + base))
+    return total / target.size
+
+
+@compiled
+def mean_gradient(samples, x, g):
+    """g = gradient of `mean_loss` at x."""
+    X, target, weight, loss, intercept = samples
+    n = target.size
+    base = x[-1] if intercept else 0.0
+    total = 0.0
+    g[:] = 0.0
+    for i in range(n):
+        c = weight[i] * target[i] * slope(loss, target[i] * (row_dot(X, i, x) + base)) / n
+        total += c
+        row_add(X, i, c, g)
+    if intercept:
+        g[-1] += total

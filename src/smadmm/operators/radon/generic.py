@@ -1,0 +1,90 @@
+"""The discretisation of kernels.py in torch, view by view, for any device and dtype."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PHASES = 8
+MARGIN = 4  # empty cells beside the shifted rows
+
+
+class Geometry(NamedTuple):
+    """Detector j lies at (j + origin) spacing from the projection of the image centre."""
+
+    height: int
+    width: int
+    detectors: int
+    origin: float
+    spacing: float
+
+
+class View(NamedTuple):
+    """One view as two sparse maps: image rows <-> bins (flattened, PHASES x cells) <-> detectors."""
+
+    steep: bool  # works on the transposed image
+    size: int  # of the flattened bins
+    low: Tensor  # rows x columns: where a pixel goes ...
+    high: Tensor
+    w: Tensor  # rows x 1: ... and its share of the second place
+    places: Tensor  # PHASES x detectors: what a detector sees ...
+    fraction: Tensor  # PHASES x detectors: ... its share of the next place
+    weight: Tensor  # detectors: path length through a row, 0 off the image
+
+
+def view_of(g: Geometry, cosine: float, sine: float, like: Tensor) -> View:
+    """The tables, computed in double precision on the CPU and moved to the device and dtype of `like`."""
+    steep = abs(cosine) < abs(sine)
+    rows, columns = (g.width, g.height) if steep else (g.height, g.width)
+    dominant, other = (sine, cosine) if steep else (cosine, sine)
+    cells = rows + columns + 2 * MARGIN
+    base = rows // 2 + MARGIN
+    sigma = (np.arange(rows) - 0.5 * (rows - 1)) * (other / dominant) * PHASES
+    whole = np.floor(sigma).astype(np.int64)
+    m, p = np.divmod(whole, PHASES)
+    low = p * cells + base + m
+    high = np.where(p + 1 < PHASES, low + cells, base + m + 1)  # a shift by PHASES phases is one whole cell
+    position = base + 0.5 * (columns - 1) + (np.arange(g.detectors) + g.origin) * g.spacing / dominant
+    seen = (position >= 2) & (position <= cells - 3)
+    shifted = np.where(seen, position, 2.0) - np.arange(PHASES)[:, None] / PHASES
+    left = np.floor(shifted).astype(np.int64)
+
+    def index(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values).to(like.device)
+
+    def real(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values).to(like.dtype).to(like.device)
+
+    along = torch.arange(columns, device=like.device)
+    return View(
+        steep,
+        PHASES * cells,
+        index(low)[:, None] + along,
+        index(high)[:, None] + along,
+        real(sigma - whole)[:, None],
+        index(left + cells * np.arange(PHASES)[:, None]),
+        real(shifted - left),
+        real(seen / abs(dominant)),
+    )
+
+
+def project(images: Tensor, v: View) -> Tensor:
+    """slices x height x width -> slices x detectors."""
+    rows = images.mT if v.steep else images
+    bins = images.new_zeros(len(images), v.size)
+    bins.index_add_(1, v.low.flatten(), ((1 - v.w) * rows).flatten(1))
+    bins.index_add_(1, v.high.flatten(), (v.w * rows).flatten(1))
+    return v.weight * torch.lerp(bins[:, v.places], bins[:, v.places + 1], v.fraction).sum(1)
+
+
+def back_project(y: Tensor, v: View) -> Tensor:
+    """The transpose: slices x detectors -> slices x height x width."""
+    values = (v.weight * y)[:, None]
+    bins = y.new_zeros(len(y), v.size)
+    bins.index_add_(1, v.places.flatten(), ((1 - v.fraction) * values).flatten(1))
+    bins.index_add_(1, v.places.flatten() + 1, (v.fraction * values).flatten(1))
+    rows = torch.lerp(bins[:, v.low], bins[:, v.high], v.w)
+    return rows.mT if v.steep else rows

@@ -1,0 +1,260 @@
+"""Proxes: h through prox_{t h}(v) = argmin_y h(y) + 1/(2t) |y - v|^2.
+
+Penalties also give h(y) and dist(g, dh(y)). Magnitudes are complex ones where y is complex.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from smadmm.problem import Penalty, Prox, Step
+
+
+def _length(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x))
+
+
+def _shrink(v: Tensor, threshold: Step | Tensor) -> Tensor:
+    """v with its magnitude lowered by the threshold, to zero at the least."""
+    if v.is_complex():
+        magnitude = v.abs()
+        return v * ((magnitude - threshold).clamp(min=0) / magnitude.clamp(min=torch.finfo(magnitude.dtype).tiny))
+    if isinstance(threshold, Tensor):
+        return v.sign() * (v.abs() - threshold).clamp_(min=0)
+    return torch.nn.functional.softshrink(v, threshold)
+
+
+def _refuse_negative(name: str, value: float | Tensor) -> None:
+    lowest = float(value.min()) if isinstance(value, Tensor) else value
+    if not lowest >= 0:
+        raise ValueError(f"{name} must not be negative, got {lowest}")
+
+
+@dataclass(frozen=True)
+class Zero(Penalty):
+    """h = 0."""
+
+    separable = True
+
+    def prox(self, v: Tensor, t: Step) -> Tensor:
+        return v
+
+    def value(self, y: Tensor) -> float:
+        return 0.0
+
+    def subdifferential_distance(self, y: Tensor, g: Tensor) -> float:
+        return _length(g)
+
+
+@dataclass(frozen=True, eq=False)
+class L1(Penalty):
+    """h(y) = sum_i w_i |y_i|, one weight for all or a tensor of weights."""
+
+    weight: float | Tensor
+    separable = True
+
+    def __post_init__(self) -> None:
+        _refuse_negative("the weight of L1", self.weight)
+        if isinstance(self.weight, Tensor) and self.weight.ndim:
+            object.__setattr__(self, "shape", tuple(self.weight.shape))
+
+    def prox(self, v: Tensor, t: Step) -> Tensor:
+        return _shrink(v, t * self.weight)
+
+    def value(self, y: Tensor) -> float:
+        return float((self.weight * y.abs()).sum())
+
+    def subdifferential_distance(self, y: Tensor, g: Tensor) -> float:
+        at_zero = (g.abs() - self.weight).clamp(min=0)
+        return _length(torch.where(y == 0, at_zero, (g - self.weight * y.sgn()).abs()))
+
+
+@dataclass(frozen=True)
+class ElasticNet(Penalty):
+    """h(y) = l1 |y|_1 + l2/2 |y|^2."""
+
+    l1: float
+    l2: float
+    separable = True
+
+    def __post_init__(self) -> None:
+        _refuse_negative("l1", self.l1)
+        _refuse_negative("l2", self.l2)
+
+    def prox(self, v: Tensor, t: Step) -> Tensor:
+        return _shrink(v, t * self.l1) / (1 + t * self.l2)
+
+    def value(self, y: Tensor) -> float:
+        return L1(self.l1).value(y) + 0.5 * self.l2 * _length(y) ** 2
+
+    def subdifferential_distance(self, y: Tensor, g: Tensor) -> float:
+        return L1(self.l1).subdifferential_distance(y, g - self.l2 * y)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupL2(Penalty):
+    """h(y) = w sum_G |y_G|: the groups are the lines of y along `axis`, or the classes of integer `labels`."""
+
+    weight: float
+    axis: int = -1
+    labels: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        _refuse_negative("the weight of GroupL2", self.weight)
+        if self.labels is not None:
+            object.__setattr__(self, "shape", tuple(self.labels.shape))
+
+    def _lengths(self, y: Tensor) -> Tensor:
+        """|y_G| at every entry of y (labels) or along the axis (kept as an axis of length one)."""
+        if self.labels is None:
+            along: Tensor = torch.linalg.vector_norm(y, dim=self.axis, keepdim=True)
+            return along
+        sums = y.abs().new_zeros(int(self.labels.max()) + 1)
+        sums.index_add_(0, self.labels.flatten(), y.abs().flatten() ** 2)
+        lengths: Tensor = sums.sqrt()[self.labels]
+        return lengths
+
+    def prox(self, v: Tensor, t: Step) -> Tensor:
+        lengths = self._lengths(v)
+        return v * (1 - t * self.weight / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)).clamp(min=0)
+
+    def value(self, y: Tensor) -> float:
+        if self.labels is None:
+            return self.weight * float(self._lengths(y).sum())
+        return self.weight * float((self._lengths(y) / torch.bincount(self.labels.flatten())[self.labels]).sum())
+
+    def subdifferential_distance(self, y: Tensor, g: Tensor) -> float:
+        lengths = self._lengths(y)
+        inside = lengths == 0
+        smooth = g - self.weight * y / torch.where(inside, torch.ones_like(lengths), lengths)
+        return _length(torch.where(inside, g - _project_groups(self, g), smooth))
+
+
+def _project_groups(penalty: GroupL2, g: Tensor) -> Tensor:
+    """g with every group cut to length at most w."""
+    lengths = penalty._lengths(g)
+    return g * (penalty.weight / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)).clamp(max=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Box(Penalty):
+    """The indicator of lo <= y <= hi."""
+
+    lo: float | Tensor = 0.0
+    hi: float | Tensor = 1.0
+    indicator = True
+    separable = True
+
+    def __post_init__(self) -> None:
+        if not bool(torch.as_tensor(self.lo <= self.hi).all()):
+            raise ValueError(f"a box needs lo <= hi, got lo = {self.lo}, hi = {self.hi}")
+        tensors = [end for end in (self.lo, self.hi) if isinstance(end, Tensor) and end.ndim]
+        if tensors:
+            object.__setattr__(self, "shape", tuple(tensors[0].shape))
+            object.__setattr__(self, "dtype", tensors[0].dtype)
+
+    def prox(self, v: Tensor, t: Step) -> Tensor:
+        lo, hi = (torch.as_tensor(end, dtype=v.dtype, device=v.device) for end in (self.lo, self.hi))
+        return torch.minimum(torch.maximum(v, lo), hi)
+
+    def value(self, y: Tensor) -> float:
+        return 0.0 if bool(((y >= self.lo) & (y <= self.hi)).all()) else float("inf")
+
+    def subdifferential_distance(self, y: Tensor, g: Tensor) -> float:
+        if self.value(y) > 0:
+            return float("inf")
+        above = torch.where(y < self.hi, g.clamp(min=0), torch.zeros_like(g))
+        below = torch.where(y > self.lo, (-g).clamp(min=0), torch.zeros_like(g))
+        return _length(torch.stack([above, below]))
+
+
+def Nonnegative() -> Box:  # noqa: N802
+    """The indicator of y >= 0."""
+    return Box(0.0, float("inf"))
+
+
+@dataclass(frozen=True)
+class Simplex(Penalty):
+    """The indicator of y >= 0, sum y = total, over all entries of y."""
+
+    total: float = 1.0
+    indicator = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.total < float("inf"):
+            raise ValueError(f"the total of a simplex must be positive, got {self.total}")
+
+    def prox(self, v: Tensor, t: Step) -> Tensor:
+        v = v - v.max()  # the answer is the same, and large numbers lose no digits
+        ordered = v.flatten().sort(descending=True).values
+        levels = (ordered.cumsum(0) - self.total) / torch.arange(1, v.numel() + 1, dtype=v.dtype, device=v.device)
+        return (v - levels[(ordered > levels).sum().clamp(min=1) - 1]).clamp(min=0)
+
+    def value(self, y: Tensor) -> float:
+        slack = 10 * torch.finfo(y.dtype).eps * y.numel() * self.total
+        return 0.0 if bool((y >= 0).all()) and abs(float(y.sum()) - self.total) <= slack else float("inf")
+
+    def subdifferential_distance(self, y: Tensor, g: Tensor) -> float:
+        """The normal cone is {g: g_i = m where y_i > 0, g_i <= m where y_i = 0}: one convex problem in m."""
+        if self.value(y) > 0:
+            return float("inf")
+        used, unused = g[y > 0].double(), g[y == 0].double()
+        lo, hi = float(g.min()), float(g.max())
+        for _ in range(100):
+            m = 0.5 * (lo + hi)
+            slope = float((m - used).sum() - (unused - m).clamp(min=0).sum())
+            lo, hi = (lo, m) if slope > 0 else (m, hi)
+        return float(
+            torch.hypot(torch.linalg.vector_norm(used - hi), torch.linalg.vector_norm((unused - hi).clamp(min=0)))
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Denoised(Prox):
+    """A denoiser D in the place of prox: y = D(v), whatever t is. With a denoiser rho is the weight of the prior.
+
+    Images H x W and C x H x W are handed over as 1 x C x H x W if `image` is set, as most networks want them. D is
+    called with the image alone: fix other arguments first, as in Denoised(lambda x: network(x, 0.05), image=True). The
+    theory needs Lip(I - D) < 1: a denoiser whose `lipschitz` is known and not below is warned of, once.
+    """
+
+    denoiser: Callable[[Tensor], Tensor]
+    image: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.denoiser):
+            raise TypeError(
+                f"a denoiser is called with a tensor, got {self.denoiser!r}; load a shipped one by "
+                "smadmm.denoisers.load(name)"
+            )
+        self._warn_once()
+
+    def _warn_once(self) -> None:
+        bound = getattr(self.denoiser, "lipschitz", None)
+        if bound is None or callable(bound) or float(bound) < 1 or "_warned" in self.__dict__:
+            return
+        object.__setattr__(self, "_warned", True)
+        warnings.warn(
+            f"Lip(I - D) = {float(bound):.3f} of this denoiser is not below 1: it need not be a prox and the method "
+            "may not converge; use denoiser.relax(gamma) with a smaller gamma, or other weights",
+            stacklevel=4,
+        )
+
+    def prox(self, v: Tensor, t: Step) -> Tensor:
+        self._warn_once()  # it may have been measured since
+        with torch.no_grad():
+            x = v.reshape(1, -1, *v.shape[-2:]) if self.image and v.ndim <= 3 else v
+            y = self.denoiser(x)
+        if not isinstance(y, Tensor):
+            raise TypeError(f"the denoiser made {type(y).__name__} of a tensor; let it return torch.from_numpy(...)")
+        if y.shape != x.shape:
+            raise ValueError(
+                f"the denoiser made shape {tuple(y.shape)} of {tuple(x.shape)}; it must keep the size of images, "
+                "and for networks set image=True"
+            )
+        return y.reshape(v.shape)

@@ -1,0 +1,454 @@
+"""run(): the loop with a clock, metrics, stop rules, a divergence guard and checkpoints.
+
+The clock counts the steps alone: metrics, checkpoints and the progress bar are outside it, and metrics are outside the
+count of sample gradients. A run that was stopped - by a rule, by Ctrl-C, SIGTERM, or killed - continues from its
+checkpoint exactly as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from smadmm import checkpoint as checkpoints
+from smadmm.certificate import certify as certificate_of
+from smadmm.losses.stream import StreamEnded
+from smadmm.problem import Penalty, Problem
+from smadmm.solver import State
+
+EXPLOSION = 1e8  # growth of |x| that counts as divergence
+PARTS = ("gradient", "subdifferential", "feasibility")  # of the certificate
+
+Measure = Callable[[Any], float]  # a state -> a number for the history
+
+
+class Solver(Protocol):
+    """What run() needs: ADMM has it, and so may a method of your own."""
+
+    @property
+    def problem(self) -> Problem: ...
+    def init(self, x: Tensor) -> State: ...
+    def step(self, s: State) -> State: ...
+
+
+class History(Mapping[str, list[float]]):
+    """Columns by name: history["objective"][-1]. Rows that lack a column hold NaN there."""
+
+    def __init__(self, columns: Mapping[str, list[float]] | None = None):
+        self.columns: dict[str, list[float]] = {name: list(values) for name, values in (columns or {}).items()}
+
+    def append(self, row: Mapping[str, float]) -> None:
+        length = self.rows
+        for name in row:
+            self.columns.setdefault(name, [math.nan] * length)
+        for name, values in self.columns.items():
+            values.append(row.get(name, math.nan))
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.columns.values()), []))
+
+    def __getitem__(self, name: str) -> list[float]:
+        if name not in self.columns:
+            raise KeyError(f"no column {name!r}; there are {', '.join(self.columns) or 'none'}")
+        return self.columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __repr__(self) -> str:
+        return f"History({self.rows} rows: {', '.join(self.columns)})"
+
+    def to_dataframe(self) -> Any:
+        """A pandas DataFrame."""
+        import pandas
+
+        return pandas.DataFrame(self.columns)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """A CSV file with a row per record."""
+        from smadmm.io.files import write_csv
+
+        write_csv(path, [dict(zip(self.columns, row, strict=True)) for row in zip(*self.columns.values(), strict=True)])
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """A JSON file of columns; it has no NaN: missing values become null."""
+        from smadmm.io.files import write_json
+
+        write_json(path, self.columns)
+
+    def plot(self, y: str = "objective", x: str = "sfo", ax: Any = None, **line: Any) -> Any:
+        """Draw one column against another; returns the matplotlib axes."""
+        import matplotlib.pyplot as plt
+
+        ax = plt.figure().add_subplot() if ax is None else ax
+        ax.plot(self[x], self[y], **line)
+        ax.set(xlabel=x, ylabel=y)
+        return ax
+
+
+class Reason(Enum):
+    """Why a run ended."""
+
+    ITERATIONS = "all iterations done"
+    GRADIENTS = "budget of sample gradients used"
+    SECONDS = "time used"
+    CERTIFICATE = "certificate reached"
+    PATIENCE = "no more progress in the objective"
+    CALLBACK = "stopped by the callback"
+    STREAM_ENDED = "the stream has ended"
+    INTERRUPTED = "interrupted by a signal"
+
+
+class Diverged(FloatingPointError):
+    """The iterates are no longer finite or explode; `state` is the last good one, `history` what was recorded."""
+
+    def __init__(self, message: str, state: State, history: History):
+        super().__init__(message)
+        self.state, self.history = state, history
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """Where a run ended, what it recorded, and why it stopped; `x` is the answer of the method."""
+
+    state: State
+    history: History
+    reason: Reason
+
+    @property
+    def x(self) -> Tensor:
+        """The answer: the average where the method averages, the coupled point of ASVRG, else the last iterate."""
+        return self.state.answer
+
+    @property
+    def interrupted(self) -> bool:
+        return self.reason is Reason.INTERRUPTED
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should know before using the answer."""
+        return (f"the run was interrupted after {self.state.k} iterations",) if self.interrupted else ()
+
+    def __repr__(self) -> str:
+        parts = [f"x {' x '.join(map(str, self.x.shape)) or 'scalar'}"]
+        for column, name in (("objective", "objective"), ("certificate", "dist^2")):
+            if column in self.history:
+                parts.append(f"{name} {self.history[column][-1]:.6g}")
+        parts.append(f"{self.state.k} iterations, {self.state.sfo} sample gradients")
+        parts.append(f"{self.history['seconds'][-1]:.3g} s, {self.reason.value}")
+        return f"Result({', '.join(parts)})"
+
+    def plot(self, y: str | None = None, x: str = "sfo", ax: Any = None, **line: Any) -> Any:
+        """Draw a column of the history (the objective, or what else was recorded); returns the matplotlib axes."""
+        recorded = [name for name in self.history if name not in ("k", "sfo", "seconds", *PARTS)]
+        if y is None and not recorded:
+            raise ValueError("this run recorded nothing to draw; run it with certify=True or with metrics")
+        y = y or ("objective" if "objective" in recorded else recorded[0])
+        return self.history.plot(y, x, ax, **line)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """x.npy, history.csv and run.json in a folder, made if need be."""
+        from smadmm.io.files import output_folder, write_array, write_json
+
+        target = output_folder(folder)
+        write_array(target / "x.npy", self.x.detach().cpu().resolve_conj().numpy())
+        self.history.to_csv(target / "history.csv")
+        last = {name: column[-1] for name, column in self.history.items()}
+        write_json(target / "run.json", {**last, "stopped": self.reason.value, "warnings": list(self.warnings)})
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Stop rules; the first that holds ends the run.
+
+    `certificate` and `patience` are looked at when metrics are recorded. Patience counts records in which the mean of
+    the objective over a window of that many records did not fall below the best earlier such mean.
+    """
+
+    iterations: int | None = None
+    sfo: int | None = None
+    seconds: float | None = None
+    certificate: float | None = None
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        if all(rule is None for rule in vars(self).values()):
+            raise ValueError("a run needs a stop rule: iterations, sfo, seconds, certificate or patience")
+        for name, rule in vars(self).items():
+            if rule is not None and not rule > 0:
+                raise ValueError(f"{name} must be positive, got {rule}")
+
+    def after_step(self, s: State, seconds: float) -> Reason | None:
+        if self.iterations is not None and s.k >= self.iterations:
+            return Reason.ITERATIONS
+        if self.sfo is not None and s.sfo >= self.sfo:
+            return Reason.GRADIENTS
+        if self.seconds is not None and seconds >= self.seconds:
+            return Reason.SECONDS
+        return None
+
+    def after_record(self, history: History) -> Reason | None:
+        column = "certificate_high" if "certificate_high" in history else "certificate"
+        if self.certificate is not None and history[column][-1] <= self.certificate:
+            return Reason.CERTIFICATE
+        if self.patience is not None and history.rows >= 3 * self.patience:
+            values, window = history["objective"], self.patience
+            means = [sum(values[i : i + window]) / window for i in range(len(values) - window + 1)]
+            if min(means[-window:]) >= min(means[:-window]):
+                return Reason.PATIENCE
+        return None
+
+
+@dataclass(frozen=True)
+class _Recorder:
+    """Makes the rows of a history, outside the clock: at the answer of the method."""
+
+    problem: Problem
+    metrics: Mapping[str, Measure]
+    objective: bool
+    certify: bool
+    sample: int | None
+
+    def row(self, s: State, seconds: float) -> dict[str, float]:
+        row: dict[str, float] = {"k": s.k, "sfo": s.sfo, "seconds": seconds}
+        if self.objective and self.problem.f.n is not None:
+            value = self.problem.objective(s.answer, s.ys)
+            if value is not None:
+                row["objective"] = value
+        if self.certify:
+            averaged = s.mean is not None and self.problem.explicit
+            parts = certificate_of(self.problem, s, self.sample, averaged=averaged, seed=s.k)
+            row.update(certificate=parts.total, gradient=parts.gradient)
+            row.update(subdifferential=parts.subdifferential, feasibility=parts.feasibility)
+            if self.sample is not None:
+                row.update(certificate_high=parts.high)
+        return row | {name: float(metric(s)) for name, metric in self.metrics.items()}
+
+
+@contextmanager
+def interruptible() -> Iterator[list[str]]:
+    """Collects SIGINT and SIGTERM, unless ignored, instead of dying of them; a second SIGINT acts as usual."""
+    caught: list[str] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: handler for number, handler in previous.items() if handler is not signal.SIG_IGN}
+
+    def note(number: int, frame: Any) -> None:
+        caught.append(signal.Signals(number).name)
+        signal.signal(number, previous[signal.Signals(number)])
+
+    for number in previous:
+        signal.signal(number, note)
+    try:
+        yield caught
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+class _Saver:
+    """Writes the checkpoint every so many iterations or seconds."""
+
+    def __init__(self, solver: Solver, path: str | os.PathLike[str] | None, iterations: int | None, seconds: float):
+        self.path, self.iterations, self.seconds = path, iterations, seconds
+        self.settings = checkpoints.describe(solver) if path is not None else {}
+        self.last = time.monotonic()
+
+    def due(self, k: int) -> bool:
+        if self.path is None:
+            return False
+        if self.iterations is not None:
+            return k % self.iterations == 0
+        return time.monotonic() - self.last >= self.seconds
+
+    def save(self, s: State, history: History, clock: float) -> None:
+        if self.path is None:
+            return
+        folder = os.path.dirname(os.path.abspath(self.path))
+        if not os.path.isdir(folder) or os.path.isdir(self.path):
+            raise ValueError(f"the checkpoint {self.path} cannot be written: give a file in a folder that exists")
+        checkpoints.save(self.path, s, self.settings, {"history": history.columns, "seconds": clock})
+        self.last = time.monotonic()
+
+
+class _Running:
+    """A run under way: its state, history and clock."""
+
+    def __init__(self, solver: Solver, stop: Stop, recorder: _Recorder, saver: _Saver):
+        self.solver, self.stop, self.recorder, self.saver = solver, stop, recorder, saver
+        self.history, self.clock = History(), 0.0
+
+    def begin(self, start: Tensor | State, resume: bool) -> None:
+        path = self.saver.path
+        if resume and path is None:
+            raise ValueError("resume=True needs a checkpoint file; give checkpoint=path")
+        if resume and path is not None and os.path.exists(path):
+            device = start.device if isinstance(start, Tensor) else start.x.device
+            self.state, extra = checkpoints.load(path, self.saver.settings, device)
+            self.history, self.clock = History(extra["history"]), extra["seconds"]
+        else:
+            begin = time.perf_counter()
+            self.state = start if not isinstance(start, Tensor) else self.solver.init(start)
+            self.clock = time.perf_counter() - begin
+            self.save()  # at once: a path that cannot be written to is found now, not hours later
+        if not self.history.rows:
+            self.record()
+        self.limit = EXPLOSION * (1 + float(torch.linalg.vector_norm(self.state.x)))
+
+    def step(self) -> Reason | None:
+        """One iteration, timed and checked."""
+        last, begin = self.state, time.perf_counter()
+        try:
+            self.state = self.solver.step(last)
+        except StreamEnded:
+            return Reason.STREAM_ENDED
+        self.clock += time.perf_counter() - begin
+        _check_estimate(self.state, last)
+        trouble = _trouble(self.state, self.limit)
+        if trouble:
+            self.saver.save(last, self.history, self.clock)
+            raise Diverged(f"{trouble}. The state of iteration {last.k} is kept", last, self.history)
+        return self.stop.after_step(self.state, self.clock)
+
+    def record(self) -> Reason | None:
+        self.history.append(self.recorder.row(self.state, self.clock))
+        return self.stop.after_record(self.history) if self.state.k else None
+
+    def save(self) -> None:
+        self.saver.save(self.state, self.history, self.clock)
+
+    @property
+    def in_gradients(self) -> bool:
+        """Whether progress is counted in sample gradients, not in iterations."""
+        return self.stop.sfo is not None and self.stop.iterations is None
+
+    @property
+    def progress(self) -> int:
+        return self.state.sfo if self.in_gradients else self.state.k
+
+    def bar(self, shown: bool) -> Any:
+        total = self.stop.sfo if self.in_gradients else self.stop.iterations
+        unit = "grad" if self.in_gradients else "it"
+        # disable=None: quiet when the output is not a terminal
+        return tqdm(total=total, initial=self.progress, unit=unit, disable=None if shown else True, leave=False)
+
+    def show(self, bar: Any) -> None:
+        names = [name for name in self.history if name not in ("k", "sfo", "seconds", *PARTS)]
+        bar.set_postfix({name: f"{self.history[name][-1]:.4g}" for name in names[:4]}, refresh=False)
+
+
+def run(
+    solver: Solver,
+    start: Tensor | State,
+    stop: Stop,
+    *,
+    every: int = 100,
+    metrics: Mapping[str, Measure] | None = None,
+    objective: bool = True,
+    certify: bool = False,
+    certify_sample: int | None = None,
+    callback: Callable[[State], bool | None] | None = None,
+    progress: bool = True,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_iterations: int | None = None,
+    checkpoint_seconds: float = 30.0,
+    resume: bool = False,
+) -> Result:
+    """Run a solver from x (or a state) until a stop rule holds.
+
+    A row of history is recorded at the start, every `every` iterations and at the end. `callback(state)` may return
+    True to stop. With `resume` the run continues from `checkpoint` if that file exists.
+    """
+    _check_arguments(solver, start, stop, every, checkpoint_iterations)
+    certify = certify or stop.certificate is not None
+    if certify and certify_sample is None and solver.problem.f.n is None:
+        raise ValueError("a stream is certified from samples; give certify_sample, at least 32")
+    recorder = _Recorder(solver.problem, metrics or {}, objective or stop.patience is not None, certify, certify_sample)
+    running = _Running(solver, stop, recorder, _Saver(solver, checkpoint, checkpoint_iterations, checkpoint_seconds))
+    running.begin(start, resume)
+    reason = _advance(running, every, callback, progress)
+    return Result(running.state, running.history, reason)
+
+
+def _advance(running: _Running, every: int, callback: Callable[[State], bool | None] | None, progress: bool) -> Reason:
+    """Iterate until there is a reason to stop, then record and save."""
+    reason = running.stop.after_step(running.state, running.clock)
+    with interruptible() as signals, running.bar(progress) as bar:
+        while reason is None:
+            reason = running.step()
+            if reason is Reason.STREAM_ENDED:
+                break
+            if callback is not None and callback(running.state):
+                reason = reason or Reason.CALLBACK
+            if running.state.k % every == 0 or reason:
+                reached = running.record()
+                reason = reason or reached
+                running.show(bar)
+            bar.update(running.progress - bar.n)
+            if signals and not reason:
+                reason = Reason.INTERRUPTED
+            if running.saver.due(running.state.k) and not reason:
+                running.save()
+    if running.history["k"][-1] != running.state.k and reason is not Reason.INTERRUPTED:
+        running.record()
+    running.save()
+    return reason
+
+
+def _check_arguments(solver: Solver, start: Any, stop: Any, every: int, checkpoint_iterations: int | None) -> None:
+    if not isinstance(start, (Tensor, State)):
+        raise TypeError(f"a run starts from a tensor x or a State, got {type(start).__name__}; use torch.from_numpy")
+    if not isinstance(stop, Stop):
+        raise TypeError(f"stop is a Stop, such as Stop(iterations=100), got {stop!r}")
+    for name, value in (("every", every), ("checkpoint_iterations", checkpoint_iterations)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
+    problem = solver.problem
+    if stop.patience is not None and (problem.f.n is None or not all(isinstance(h, Penalty) for h in problem.hs)):
+        raise ValueError("patience needs an objective, which a stream or a denoiser does not have; use another rule")
+
+
+def _check_estimate(s: State, last: State) -> None:
+    """What an estimator may forget: to return an Estimate, and to count (a budget of gradients would never end)."""
+    shape = tuple(getattr(getattr(s.est, "v", None), "shape", ()))
+    if shape != tuple(s.x.shape):
+        raise ValueError(
+            f"an estimator's update returns an Estimate with v of shape {tuple(s.x.shape)}, "
+            f"got {type(s.est).__name__} with v of shape {shape}"
+        )
+    if s.drawn > last.drawn and s.est.sfo <= last.est.sfo:
+        raise ValueError(
+            f"iteration {s.k} drew {s.drawn - last.drawn} samples, but the estimator's sfo stayed {s.est.sfo}; let its "
+            "update return the earlier sfo plus the sample gradients it computed"
+        )
+
+
+def _trouble(s: State, limit: float) -> str | None:
+    """What is wrong with a state, and the likely cause."""
+    size, slope = (float(torch.linalg.vector_norm(v)) for v in (s.x, s.est.v))
+    if size <= limit and math.isfinite(slope):
+        return None
+    if math.isfinite(size) and size <= limit:
+        what, cause = "the gradient is not finite", "look for NaN or infinity in the data or the loss"
+    else:
+        what = f"|x| = {size:.3g} has exploded" if math.isfinite(size) else "x is not finite"
+        cause = "the step 1/eta is likely too long for this problem: raise eta, or take smadmm.tuning.auto's"
+    return f"{what} after iteration {s.k}; {cause}"
