@@ -1,4 +1,4 @@
-"""What a job leaves behind: images, figure, curves, run.json."""
+"""What a result leaves behind: images, figure, curves, run.json; and the writers below it."""
 
 import csv
 import json
@@ -6,33 +6,59 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
-from smadmm.imaging.outputs import (
-    Panel,
-    comparison,
-    curves,
-    detail,
-    mean_of,
-    write_curves,
-    write_figure,
-    write_image,
-    write_run,
-)
+from smadmm.imaging.result import ImageResult
+from smadmm.io.files import read_arrays, write_arrays, write_csv, write_json
 from smadmm.io.images import read_slices
 from smadmm.io.phantoms import abdomen_image
+from smadmm.report.figures import as_png, comparison, curves, detail
 from smadmm.running import History
 
 tifffile = pytest.importorskip("tifffile")
 
 
+def result_of(image, **changes):
+    history = History({"k": [0, 1], "sfo": [0, 5], "seconds": [0.0, 0.1], "residual": [0.2, math.nan]})
+    row = {"iterations": 1, "sfo": 5, "seconds": 0.1, "residual": 0.1, "residual_fbp": 0.2, "stopped": "done"}
+    count = len(image) if image.ndim == 3 else 1
+    plane = image[count // 2] if image.ndim == 3 else image
+    shown = {"FBP": 0.9 * np.asarray(plane), "SMADMM": np.asarray(plane)}
+    settings = {"method": "smadmm", "prior": "tv", "views": 9, "seed": 0, "total_seconds": 1.0}
+    fields = {"image": image, "shown": shown, "slices": [row] * count, "histories": [history] * count}
+    return ImageResult("Reconstruction", **(fields | {"settings": settings} | changes))
+
+
 def test_an_image_is_written_as_numbers_and_as_a_picture(tmp_path):
     image = abdomen_image(32).numpy()
-    write_image(tmp_path, "image", image, (0.0, 1.0))
+    result_of(image, window=(0.0, 1.0)).save(tmp_path)
     np.testing.assert_array_equal(np.load(tmp_path / "image.npy"), image)
     np.testing.assert_array_equal(tifffile.imread(tmp_path / "image.tif"), image)
-    np.testing.assert_allclose(read_slices(tmp_path / "image.png").read(0), image, atol=0.5 / 255 + 1e-6)
-    write_image(tmp_path, "stack", np.stack([image] * 3), (0.0, 1.0))
-    assert tifffile.imread(tmp_path / "stack.tif").shape == (3, 32, 32) and not (tmp_path / "stack.png").exists()
+    np.testing.assert_allclose(read_slices(tmp_path / "image.png")[0], image, atol=0.5 / 255 + 1e-6)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_volume_is_a_stack(tmp_path):
+    volume = torch.stack([abdomen_image(32, seed) for seed in range(3)])
+    said = result_of(volume).save(tmp_path, "smadmm reconstruct scan.h5", "scan.h5")
+    assert said[0] == "mean residual |Ax - b| / |b| 1.000e-01 (FBP 2.000e-01)" and "per slice" in said[1]
+    np.testing.assert_array_equal(tifffile.imread(tmp_path / "image.tif"), volume.numpy())
+    np.testing.assert_array_equal(np.load(tmp_path / "image.npy"), volume.numpy())
+    with (tmp_path / "curves.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["slice"] for row in rows] == ["0", "0", "1", "1", "2", "2"] and rows[2]["residual"] == "0.2"
+    content = json.loads((tmp_path / "run.json").read_text())
+    assert len(content["slices"]) == 3 and content["residual"] == pytest.approx(0.1)
+    page = (tmp_path / "report.html").read_text()
+    assert "Reconstruction of scan.h5" in page and "smadmm reconstruct scan.h5" in page
+
+
+def test_a_result_in_another_unit():
+    image = abdomen_image(32).numpy()
+    other = result_of(image).in_unit("HU", lambda x: 2500 * x - 1000, (-300.0, 450.0))
+    np.testing.assert_allclose(other.image, 2500 * image - 1000)
+    assert other.unit == "HU" and other.limits() == (-300.0, 450.0)
+    np.testing.assert_allclose(other.shown["FBP"], 2250 * image - 1000, atol=1e-3)
 
 
 def test_the_detail_is_where_the_contrast_is():
@@ -43,29 +69,29 @@ def test_the_detail_is_where_the_contrast_is():
     assert rows.start <= 32 and rows.stop >= 36 and columns.start <= 71 and columns.stop >= 79
 
 
-def test_the_figure_shows_every_panel_and_its_detail(tmp_path):
+def test_the_figure_shows_every_image_its_detail_and_the_difference():
     image = abdomen_image(40).numpy()
-    figure = comparison(
-        [Panel("truth", image), Panel("result", 0.9 * image), Panel("error", -0.1 * image, True)], (0, 1)
-    )
-    titles = [axes.get_title() for axes in figure.axes]
-    assert [title for title in titles if title] == ["truth", "result", "error"]
-    shown = [axes.images[0].get_array() for axes in figure.axes if axes.images and axes.get_title()]
-    np.testing.assert_allclose(shown[2], -0.1 * image)
+    shown = {"truth": image, "FBP": 0.8 * image, "SMADMM": 0.9 * image}
+    figure = comparison(result_of(0.9 * image, shown=shown))
+    titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
+    assert titles == ["truth", "FBP", "SMADMM", "error (attenuation per pixel)"]
+    arrays = [axes.images[0].get_array() for axes in figure.axes if axes.images and axes.get_title()]
+    np.testing.assert_allclose(arrays[3], -0.1 * image, atol=1e-6)
     close = [axes.images[0].get_array() for axes in figure.axes if axes.images and not axes.get_title()]
     np.testing.assert_array_equal(close[0], image[detail(image)])
-    assert write_figure(tmp_path / "figure.png", figure, dpi=60) == (tmp_path / "figure.png").read_bytes()
+    assert as_png(figure, dpi=40).startswith(b"\x89PNG")
 
 
-def test_curves_and_numbers(tmp_path):
-    history = History({"k": [0, 1], "sfo": [0, 5], "seconds": [0.0, 0.1], "snr": [20.0, math.nan]})
-    figure = curves(history, {"snr": "SNR (dB)"})
+def test_curves_over_iterations_gradients_and_seconds():
+    figure = curves(result_of(abdomen_image(32).numpy()).history, "residual", "residual")
     assert [axes.get_xlabel() for axes in figure.axes] == ["iterations", "sample gradients", "seconds"]
-    write_curves(tmp_path / "curves.csv", [history, history])
-    with (tmp_path / "curves.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["slice"] for row in rows] == ["0", "0", "1", "1"] and rows[2]["snr"] == "20.0"
-    write_run(tmp_path, {"snr": np.float32(1.5), "bad": math.nan, "out": tmp_path, "slices": [{"k": 1}]})
-    content = json.loads((tmp_path / "run.json").read_text())
-    assert content == {"snr": 1.5, "bad": None, "out": str(tmp_path), "slices": [{"k": 1}]}
-    assert mean_of([{"a": 1, "b": 2.0}, {"a": 3}], ["a", "b"]) == {"a": 2.0}
+
+
+def test_files_of_numbers(tmp_path):
+    write_json(tmp_path / "a.json", {"bad": math.nan, "rows": [{"k": 1, "inf": [math.inf]}]})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"bad": None, "rows": [{"k": 1, "inf": [None]}]}
+    write_csv(tmp_path / "a.csv", [{"a": 1}, {"b": 2, "a": 3}])
+    assert (tmp_path / "a.csv").read_text().split() == ["a,b", "1,", "3,2"]
+    write_arrays(tmp_path / "a.npz", {"x": np.arange(3)}, {"name": "text", "bad": math.nan})
+    arrays, about = read_arrays(tmp_path / "a.npz")
+    assert about == {"name": "text", "bad": None} and arrays["x"].tolist() == [0, 1, 2]

@@ -13,15 +13,20 @@ import pytest
 import torch
 from test_images import write_dicom
 
+from smadmm import reconstruct
 from smadmm.__main__ import app
+from smadmm.arguments import ArgumentError
 from smadmm.checkpoint import load as load_checkpoint
+from smadmm.cli.app import option
+from smadmm.imaging import ct
 from smadmm.imaging.metrics import snr, ssim
 from smadmm.imaging.priors import find_prior
-from smadmm.imaging.reconstruct import ITERATIONS, Settings, reconstruct
-from smadmm.imaging.scans import Views, fbp, measured, noise_level, residual, simulated
-from smadmm.io.images import Slices, window
+from smadmm.imaging.result import DataWarning
+from smadmm.imaging.simulation import half_turn, simulated_sinogram
+from smadmm.io.images import window
 from smadmm.io.phantoms import abdomen, abdomen_image
 from smadmm.operators import Radon
+from smadmm.sampling import Rng
 
 pydicom = pytest.importorskip("pydicom")
 h5py = pytest.importorskip("h5py")
@@ -38,7 +43,10 @@ def call(*arguments):
     from typer.testing import CliRunner
 
     done = CliRunner().invoke(app, ["reconstruct", *map(str, arguments)])
-    return done.exit_code, done.output, done.exception
+    error = done.exception
+    if isinstance(error, ArgumentError):
+        error = ValueError(error.spelled(option))  # as the command says it
+    return done.exit_code, done.output, error
 
 
 def succeed(*arguments):
@@ -105,15 +113,20 @@ def test_a_simulated_slice_gives_everything_promised(slice_file, tmp_path, hu):
     assert "Reconstruction of slice.npy" in page and page.count("data:image/png;base64,") == 4  # 3 images, figure
 
 
+def simulated(image, views, decibel, seed=0):
+    """Arguments of `reconstruct` for a simulated sinogram of an image in [0, 1]."""
+    truth = torch.as_tensor(image)
+    return {"sinogram": simulated_sinogram(truth, views, decibel, Rng(seed, 2**61)), "truth": truth, "bounds": (0, 1)}
+
+
 def test_noise_of_the_simulation_has_the_asked_for_size(hu):
-    image = window(hu).numpy()
-    slices = Slices(1, image.shape, True, lambda i: image)
-    clean = simulated("a", slices, VIEWS, 300.0, 0).read(0).sinogram
-    noisy = simulated("a", slices, VIEWS, 35.0, 0).read(0).sinogram
+    clean, noisy, other = (
+        simulated(window(hu), VIEWS, decibel, seed)["sinogram"] for decibel, seed in ((300.0, 0), (35.0, 0), (35.0, 1))
+    )
     assert 20 * torch.log10(clean.norm() / (noisy - clean).norm()) == pytest.approx(35, abs=0.01)
-    assert not torch.equal(noisy, simulated("a", slices, VIEWS, 35.0, 1).read(0).sinogram)
+    assert not torch.equal(noisy, other)
     sigma = float((noisy - clean).std())
-    assert sigma < noise_level(noisy) < 1.6 * sigma
+    assert sigma < ct.noise_level(noisy) < 1.6 * sigma
 
 
 def test_a_measured_sinogram_is_reconstructed_in_its_own_unit(sinogram_file, tmp_path, hu):
@@ -160,7 +173,7 @@ def test_a_transposed_sinogram_is_recognised_by_the_sums_of_its_views(sinogram_f
     np.testing.assert_array_equal(*(np.load(tmp_path / name / "image.npy") for name in ("rows", "columns")))
 
 
-def test_data_that_do_not_fit_are_warned_of(sinogram_file, tmp_path, hu):
+def test_data_that_do_not_fit_get_a_warning(sinogram_file, tmp_path, hu):
     stored = np.load(sinogram_file)
     sinogram, angles = stored["sinogram"], stored["angles"]
     wrong = {"counts": 1e4 * np.exp(-sinogram), "turned": sinogram, "negative": -sinogram}
@@ -194,19 +207,18 @@ def test_a_sinogram_too_large_for_memory_stays_on_disk(sinogram_file, tmp_path, 
     np.save(tmp_path / "big.npy", stored["sinogram"])
     options = ("--size", SIZE, "--angles", "0:180")
     succeed(tmp_path / "big.npy", "--out", tmp_path / "loaded", *options)
-    monkeypatch.setattr("smadmm.imaging.scans.IN_MEMORY", 0)
+    monkeypatch.setattr(ct, "IN_MEMORY", 0)
     succeed(tmp_path / "big.npy", "--out", tmp_path / "mapped", *options)
     loaded, mapped = (np.load(tmp_path / name / "image.npy") for name in ("loaded", "mapped"))
     np.testing.assert_allclose(mapped, loaded, atol=1e-4 * np.abs(loaded).max())
-    monkeypatch.setattr("smadmm.imaging.scans.PIECE", 7)
-    scan = measured("big", read_sinogram(tmp_path / "big.npy", "0:180"), size=SIZE)
-    views = scan.read(0).sinogram
-    assert isinstance(views, Views) and isinstance(views.stored, np.memmap)
-    whole = torch.from_numpy(stored["sinogram"]) / scan.scale
-    x = scan.radon.fbp(whole)
-    torch.testing.assert_close(fbp(scan.radon, views), x, atol=1e-5, rtol=1e-4)
-    expected = float((scan.radon(x) - whole).norm() / whole.norm())
-    assert residual(scan.radon, views, x) == pytest.approx(expected, rel=1e-5)
+    monkeypatch.setattr(ct, "PIECE", 7)
+    rows = ct._read(read_sinogram(tmp_path / "big.npy", "0:180")[0], 2.0)
+    assert isinstance(rows, ct.Views) and isinstance(rows.stored, np.memmap)
+    whole, radon = torch.from_numpy(stored["sinogram"]) / 2, Radon(SIZE, np.arange(VIEWS) * np.pi / VIEWS)
+    x = radon.fbp(whole)
+    torch.testing.assert_close(ct.fbp(radon, rows), x, atol=1e-5, rtol=1e-4)
+    expected = float((radon(x) - whole).norm() / whole.norm())
+    assert ct.residual(radon, rows, x) == pytest.approx(expected, rel=1e-5)
 
 
 def test_views_can_be_left_out(sinogram_file, tmp_path):
@@ -235,25 +247,20 @@ def test_a_dicom_folder_becomes_a_dicom_volume(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["smadmm", "sadmm", "spider", "svrg", "asvrg", "red-sd", "on-red"])
-def test_every_method_improves_on_fbp(tmp_path, method):
-    image = abdomen_image(48).numpy()
-    scan = simulated("phantom", Slices(1, image.shape, True, lambda i: image), 24, 40.0, 0)
-    settings = Settings(method=method, batch=12, iterations=20, prior="ridge-natural")
-    list(reconstruct(scan, tmp_path / "out", settings, "test", progress=False))
-    told = run_json(tmp_path / "out")
-    assert told["method"] == method and told["batch"] == 12 and told["snr"] > told["snr_fbp"] + 1
+def test_every_method_improves_on_fbp(method):
+    data = simulated(abdomen_image(48), 24, 40.0)
+    result = reconstruct(**data, method=method, batch=12, iterations=20, prior="ridge-natural")
+    (row,) = result.slices
+    assert result.settings["method"] == method and row["snr"] > row["snr_fbp"] + 1
+    assert row["snr"] == pytest.approx(snr(data["truth"], result.image), abs=1e-3)  # of the answer, also for asvrg
 
 
 def test_priors_by_name_and_by_file(tmp_path):
     from smadmm.denoisers.weights import SHIPPED
 
-    image = abdomen_image(48).numpy()
-    scan = simulated("phantom", Slices(1, image.shape, True, lambda i: image), 24, 30.0, 0)
-    found = {}
+    data, found = simulated(abdomen_image(48), 24, 30.0), {}
     for prior in ("tv", "none", "ridge-ct", str(SHIPPED / "ridge-ct.safetensors")):
-        out = tmp_path / str(len(found))
-        list(reconstruct(scan, out, Settings(prior=prior, iterations=30), "test", progress=False))
-        found[prior] = run_json(out)["snr"]
+        found[prior] = reconstruct(**data, prior=prior, iterations=30).slices[0]["snr"]
     assert found["tv"] > found["none"] + 0.5 and found["ridge-ct"] > found["none"] + 0.5
     assert found[str(SHIPPED / "ridge-ct.safetensors")] == found["ridge-ct"]
     (tmp_path / "bad.safetensors").write_bytes(b"nothing")
@@ -273,50 +280,42 @@ def test_weights_that_are_no_prox_are_warned_of(tmp_path):
 
 def test_noisy_data_start_from_a_smooth_image():
     """From the sharp one, noise of 20 dB looks like an image to the denoiser."""
-    from smadmm.imaging.scans import first_image
-
-    image = abdomen_image(128).numpy()
-    truth, found = torch.from_numpy(image), {}
+    truth, found = abdomen_image(128), {}
     for decibel in (20.0, 60.0):
-        scan = simulated("phantom", Slices(1, image.shape, True, lambda i: image), 90, decibel, 0)
-        sinogram = scan.read(0).sinogram
-        first = first_image(scan.radon, sinogram, scan.statistics(sinogram).mean_noise, 5 / 255)
-        found[decibel] = snr(truth, first), snr(truth, fbp(scan.radon, sinogram))
+        images = ct.BackProjections(half_turn(truth, 90), simulated(truth, 90, decibel)["sinogram"])
+        first = images.first(ct.noise_level(images.rows), 5 / 255)
+        found[decibel] = snr(truth, first), snr(truth, images[None])
     assert found[20.0][0] > found[20.0][1] + 5
     assert found[60.0][0] == found[60.0][1]
 
 
 def test_the_noise_of_a_back_projection_is_known():
-    from smadmm.imaging.scans import _hann_up_to, _noise_gain
-
     for detectors, spacing in ((150, 1.0), (250, 0.6), (100, 1.5)):
         radon = Radon(96, np.arange(80) * np.pi / 80, detectors, spacing=spacing)
         noise = torch.randn(80, detectors, generator=torch.Generator().manual_seed(1))
-        for share in (1.0, 0.25):
-            window = _hann_up_to(share)
-            assert _noise_gain(radon, window) == pytest.approx(float(fbp(radon, noise, window).std()), rel=0.15)
+        for cut in (1.0, 0.25):
+            window = ct.window_of(cut)
+            assert ct.noise_gain(radon, window) == pytest.approx(float(ct.fbp(radon, noise, window).std()), rel=0.15)
 
 
 def test_seconds_limit_a_run(slice_file, tmp_path):
     code, said, _ = call(slice_file, "--simulate", 10, "--out", tmp_path / "out", "--seconds", 0.3, "--quiet")
     told = run_json(tmp_path / "out")
-    assert code == 0 and 0.3 <= told["seconds"] < 3 and told["stopped"] == "0.3 seconds used", said
+    assert code == 0 and 0.3 <= told["seconds"] < 3 and told["stopped"] == "time used", said
 
 
 # --- stopped and gone on with
 
 
-def volume_scan():
-    images = [abdomen_image(32, seed).numpy() for seed in range(3)]
-    return simulated("volume", Slices(3, (32, 32), True, lambda i: images[i]), 16, 40.0, 0)
+def volume():
+    parts = [simulated(abdomen_image(32, seed), 16, 40.0, seed) for seed in range(3)]
+    arrays = {name: torch.stack([part[name] for part in parts]).numpy() for name in ("sinogram", "truth")}
+    return {**arrays, "bounds": (0, 1), "iterations": 12}
 
 
 def test_a_volume_goes_on_from_the_slice_and_iteration_it_stopped_in(tmp_path, monkeypatch):
-    settings = Settings(iterations=12, batch=8)
-    list(reconstruct(volume_scan(), tmp_path / "whole", settings, "test", progress=False))
-    from smadmm.imaging import reconstruct as module
-
-    true_run, calls = module.run, []
+    whole = reconstruct(**volume(), batch=8)
+    true_run, calls = ct.run, []
 
     def stopped_run(solver, start, stop, **options):
         calls.append(options["checkpoint"])
@@ -324,23 +323,25 @@ def test_a_volume_goes_on_from_the_slice_and_iteration_it_stopped_in(tmp_path, m
             options["callback"] = lambda s: s.k == 7 and os.kill(os.getpid(), signal.SIGINT)
         return true_run(solver, start, stop, **options)
 
-    monkeypatch.setattr(module, "run", stopped_run)
-    with pytest.raises(
-        module.Interrupted, match="stopped in slice 2 of 3; everything is kept, go on with: test --resume"
-    ):
-        list(reconstruct(volume_scan(), tmp_path / "parts", settings, "test", progress=False))
-    assert {path.name for path in (tmp_path / "parts").iterdir()} == {"unfinished"}
+    monkeypatch.setattr(ct, "run", stopped_run)
+    kept = tmp_path / "kept"
+    part = reconstruct(**volume(), batch=8, checkpoint=kept)
+    assert part.interrupted and "interrupted" in repr(part) and len(part.slices) == 2
+    np.testing.assert_array_equal(part.image[0], whole.image[0])
+    assert np.isfinite(part.image[1]).all() and np.isnan(part.image[2]).all()
     assert load_checkpoint(calls[1])[0].k == 7
-    with pytest.raises(ValueError, match="holds an unfinished run; add --resume"):
-        list(reconstruct(volume_scan(), tmp_path / "parts", settings, "test", progress=False))
-    other = Settings(iterations=12, batch=4)
+    with pytest.raises(ValueError, match="holds an unfinished run; set resume to go on"):
+        reconstruct(**volume(), batch=8, checkpoint=kept)
     with pytest.raises(ValueError, match="unfinished run with another batch: 8 then, 4 now"):
-        list(reconstruct(volume_scan(), tmp_path / "parts", other, "test", resume=True, progress=False))
-    list(reconstruct(volume_scan(), tmp_path / "parts", settings, "test", resume=True, progress=False))
-    assert len(calls) == 4  # the first slice was not done again
-    whole, parts = (np.load(tmp_path / name / "image.npy") for name in ("whole", "parts"))
-    np.testing.assert_array_equal(whole, parts)
-    assert not (tmp_path / "parts" / "unfinished").exists()
+        reconstruct(**volume(), batch=4, checkpoint=kept, resume=True)
+    other = volume() | {"sinogram": 1.1 * volume()["sinogram"]}
+    with pytest.raises(ValueError, match="unfinished run with another data"):
+        reconstruct(**other, batch=8, checkpoint=kept, resume=True)
+    resumed = reconstruct(**volume(), batch=8, checkpoint=kept, resume=True)
+    assert len(calls) == 4 and not resumed.interrupted  # the first slice was not done again
+    np.testing.assert_array_equal(whole.image, resumed.image)
+    assert [row["snr"] for row in whole.slices] == [row["snr"] for row in resumed.slices]
+    np.testing.assert_array_equal(whole.shown["FBP"], resumed.shown["FBP"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -348,7 +349,7 @@ def test_a_killed_command_is_resumed_to_the_same_image(slice_file, tmp_path, num
     arguments = [slice_file, "--simulate", VIEWS, "--quiet", "--iterations", 40, "--batch", 10]
     (tmp_path / "patch").mkdir()  # checkpoints every iteration, and steps slow enough to be interrupted
     (tmp_path / "patch" / "sitecustomize.py").write_text(
-        "import time, smadmm.imaging.reconstruct as module\n"
+        "import time, smadmm.imaging.ct as module\n"
         "true_run = module.run\n"
         "def run(*a, **o):\n"
         "    tick = o['callback']\n"
@@ -368,7 +369,7 @@ def test_a_killed_command_is_resumed_to_the_same_image(slice_file, tmp_path, num
     _, told = process.communicate(timeout=60)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"unfinished"}
     if number == signal.SIGINT:
-        assert process.returncode == 130 and told.startswith("stopped in") and told.strip().endswith("--resume")
+        assert process.returncode == 130 and told.startswith("stopped after") and told.strip().endswith("--resume")
     assert 5 <= load_checkpoint(checkpoint)[0].k < 40
     code, said, error = call(*arguments, "--out", tmp_path / "out", "--resume")
     assert code == 0, (said, error)
@@ -400,21 +401,21 @@ MISTAKES = [
     (["gone.npy"], "there is no file"),
     (["slice.npy", "--simulate", 20, "--snr", -3], "--snr must not be negative, got -3"),
     (["slice.npy", "--simulate", 0], "--simulate needs at least one view"),
-    (["flat.npy", "--simulate", 20], "flat.npy is constant"),
+    (["flat.npy", "--simulate", 20], "the image is constant"),
     (["nan.npy", "--simulate", 20], "values that are not finite"),
     (["unreadable.dcm", "--simulate", 20], "cannot be read as DICOM"),
     (["unreadable.dcm"], "is not a sinogram"),
     (["sinogram.npy"], "has no angles; give --angles"),
     (["sinogram.npy", "--angles", "eleven.txt"], "sinogram.npy is 12 x 30, but there are 11 angles"),
-    (["sinogram.npy", "--angles", "0:180", "--unit", "turns"], "--unit is auto, degrees or radians"),
+    (["sinogram.npy", "--angles", "0:180", "--unit", "turns"], "--unit is one of auto, degrees, radians"),
     (["sinogram.npy", "--angles", "0:180", "--views", 13], "--views must be between 1 and the 12 views"),
     (["sinogram.npy", "--angles", "0:180", "--snr", 30], "--snr is the noise of a simulation"),
     (["sinogram.npy", "--angles", "0:180", "--spacing", 0], "--spacing must be positive"),
     (["broken.npy", "--angles", "0:180"], "the sinogram has 1 values that are NaN"),
     (["ones.npy", "--angles", "0:180"], "the sinogram is constant"),
-    (["slice.npy", "--simulate", 20, "--method", "magic"], "no method 'magic'"),
+    (["slice.npy", "--simulate", 20, "--method", "magic"], "--method is one of"),
     (["slice.npy", "--simulate", 20, "--prior", "magic"], "no prior 'magic'"),
-    (["slice.npy", "--simulate", 20, "--batch", 21], "--batch 21 is more than the 20 views"),
+    (["slice.npy", "--simulate", 20, "--batch", 21], "--batch is 21, more than the 20 views"),
     (["slice.npy", "--simulate", 20, "--iterations", 0], "--iterations must be positive"),
     (["slice.npy", "--simulate", 20, "--device", "abacus"], "the device 'abacus' is not available"),
     (["slice.npy", "--simulate", 20, "--threads", 0], "--threads must be at least 1"),
@@ -436,15 +437,95 @@ def test_the_command_says_the_sentence_with_exit_code_2(tmp_path, hu):
     bad_inputs(tmp_path, hu)
     for arguments, message in (
         (["broken.npy", "--angles", "0:180", "--out", "new"], "Error: the sinogram has 1 values that are NaN"),
-        (["slice.npy", "--simulate", 9, "--out", "file/new"], "Error: the output folder file/new cannot be made"),
+        (["slice.npy", "--simulate", 9, "--out", "file/new"], "Error: the output folder file/new/unfinished cannot"),
     ):
         process = terminal(*arguments, cwd=tmp_path)
         said, told = process.communicate(timeout=120)
-        assert process.returncode == 2 and told.startswith(message) and told.count("\n") == 1 and not said
+        assert process.returncode == 2 and told.startswith(message) and told.count("\n") == 1, (said, told)
         assert not (tmp_path / "new").exists()
 
 
-def test_without_a_limit_the_default_number_of_iterations_is_done():
-    assert Settings().stop.iterations == ITERATIONS and Settings(seconds=3).stop.iterations is None
-    with pytest.raises(ValueError, match="--seconds must be positive"):
-        Settings(seconds=-1)
+# --- the verb
+
+
+def test_the_verb_keeps_kinds_and_says_one_line(sinogram_file):
+    stored = np.load(sinogram_file)
+    result = reconstruct(stored["sinogram"], stored["angles"], size=SIZE, iterations=5)
+    assert isinstance(result.image, np.ndarray) and result.image.shape == (SIZE, SIZE)
+    assert repr(result).startswith("Reconstruction(64 x 64, residual ") and "\n" not in repr(result)
+    assert "noise" in repr(result) and result.history["k"][-1] == 5 and not result.interrupted
+    tensor = reconstruct(torch.from_numpy(stored["sinogram"]), size=SIZE, iterations=5)  # the same angles by default
+    assert isinstance(tensor.image, torch.Tensor)
+    np.testing.assert_array_equal(tensor.image.numpy(), result.image)
+    stack = reconstruct(np.stack([stored["sinogram"]] * 2), stored["angles"], size=SIZE, iterations=5)
+    assert stack.image.shape == (2, SIZE, SIZE) and len(stack.slices) == 2
+    np.testing.assert_array_equal(stack.image[1], result.image)
+    assert result._repr_html_().count("data:image/png;base64,") == 1 and len(result.plot().axes) >= 6
+
+
+def test_the_verb_and_the_command_leave_the_same(sinogram_file, tmp_path):
+    stored = np.load(sinogram_file)
+    succeed(sinogram_file, "--out", tmp_path / "command", "--size", SIZE)
+    result = reconstruct(stored["sinogram"], stored["angles"], size=SIZE, iterations=10)
+    said = result.save(tmp_path / "verb")
+    assert {path.name for path in (tmp_path / "verb").iterdir()} == FILES and "are in" in said[-1]
+    one, other = (np.load(tmp_path / name / "image.npy") for name in ("command", "verb"))
+    np.testing.assert_array_equal(one, other)
+
+
+def test_the_verb_starts_where_it_is_told(sinogram_file, hu):
+    stored = np.load(sinogram_file)
+    truth = 0.02 * window(hu).numpy()
+    near = reconstruct(stored["sinogram"], stored["angles"], size=SIZE, iterations=1, start=truth, truth=truth)
+    far = reconstruct(stored["sinogram"], stored["angles"], size=SIZE, iterations=1, truth=truth)
+    assert near.history["snr"][0] == np.inf and near.slices[0]["snr"] > far.slices[0]["snr"]
+
+
+def test_angles_in_radians_get_a_warning(sinogram_file):
+    stored = np.load(sinogram_file)
+    with pytest.warns(DataWarning) as caught:
+        result = reconstruct(stored["sinogram"], np.deg2rad(stored["angles"]), size=SIZE, iterations=2)
+    assert any("lie below 2 pi" in str(one.message) for one in caught)
+    assert "all 30 angles lie below 2 pi: they are taken as degrees" in result.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"angles": [0.0, 90.0]}, "angles must be 30 finite numbers, one per view, got 2"),
+        ({"batch": 31}, "batch is 31, more than the 30 views"),
+        ({"method": "magic"}, "method is one of smadmm, .*, got 'magic'"),
+        ({"seconds": -1}, "seconds must be positive, got -1"),
+        ({"photons": 0.5}, "photons is a number of 1 to 1e.15 per unattenuated ray, got 0.5"),
+        ({"center": np.nan}, "center must be finite"),
+        ({"size": 1}, "size must be at least 2 pixels"),
+    ],
+)
+def test_errors_of_the_verb_name_the_argument(sinogram_file, options, message):
+    with pytest.raises(ArgumentError, match=message):
+        reconstruct(np.load(sinogram_file)["sinogram"], **options)
+
+
+def test_each_filter_is_used_once_per_slice_and_a_slice_is_read_once(sinogram_file, monkeypatch):
+    stored, used = np.load(sinogram_file)["sinogram"], []
+    true_fbp = ct.fbp
+    monkeypatch.setattr(ct, "fbp", lambda radon, rows, window: used.append(window(torch.tensor([0.5]))) or
+                        true_fbp(radon, rows, window))  # fmt: skip
+
+    class Counted:
+        shape, reads = stored.shape, 0
+
+        def __len__(self):
+            return len(stored)
+
+        def __getitem__(self, key):
+            Counted.reads += 1
+            return stored[key]
+
+    reconstruct(Counted(), size=SIZE, iterations=2)
+    assert Counted.reads == 1 and len(used) == len({float(value) for value in used})
+
+
+def test_without_a_limit_the_default_number_of_iterations_is_done(sinogram_file):
+    result = reconstruct(np.load(sinogram_file)["sinogram"], size=SIZE)
+    assert result.slices[0]["iterations"] == ct.ITERATIONS

@@ -11,20 +11,21 @@ import pytest
 import torch
 from PIL import Image
 
-from smadmm.imaging import retrieve as job
+from smadmm import retrieve
+from smadmm.__main__ import app
+from smadmm.imaging import phase
 from smadmm.imaging.metrics import snr
-from smadmm.imaging.outputs import Interrupted
-from smadmm.imaging.retrieve import Settings, open_input, retrieve
+from smadmm.imaging.phase import Patterns
 from smadmm.io.images import as_unit
-from smadmm.io.patterns import Patterns, read_patterns
+from smadmm.io.patterns import read_patterns
 from smadmm.io.phantoms import abdomen
 from smadmm.operators import CodedDiffraction, circle_masks
+from smadmm.running import Reason, Result, Stop
 
 PIXELS = np.clip((abdomen(40, 0) + 1000) / 10, 0, 255).astype(np.uint8)
 TRUTH = as_unit(PIXELS)
 MASKS = circle_masks(6, TRUTH.shape).numpy()
 FILES = {"image.npy", "image.tif", "image.png", "figure.png", "curves.png", "curves.csv", "run.json", "report.html"}
-SHORT = Settings(iterations=30)
 
 
 def measured(truth, masks, decibel=25):
@@ -38,23 +39,28 @@ def measured(truth, masks, decibel=25):
 AMPLITUDES = measured(TRUTH, MASKS)
 
 
-def go(patterns, out, settings=SHORT, **options):
-    lines = list(retrieve("input", patterns, out, settings, "smadmm retrieve", progress=False, **options))
-    return lines, json.loads((out / "run.json").read_text())
+def call(*arguments):
+    from typer.testing import CliRunner
+
+    done = CliRunner().invoke(app, ["retrieve", *map(str, arguments), "--quiet"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.output
 
 
 def test_an_image_is_simulated_and_retrieved(tmp_path):
     Image.fromarray(PIXELS).save(tmp_path / "image.png")
-    lines, told = go(open_input(str(tmp_path / "image.png"), 6, 25, None, None, 0), tmp_path / "out")
-    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+    out = tmp_path / "out"
+    said = call(tmp_path / "image.png", "--masks", 6, "--out", out, "--iterations", 30)
+    told = json.loads((out / "run.json").read_text())
+    assert {path.name for path in out.iterdir()} == FILES
     assert told["snr"] > told["snr_fit"] + 1 and told["ssim"] > told["ssim_fit"]
-    assert f"{told['snr']:.2f} dB" in lines[0]
-    image = np.load(tmp_path / "out" / "image.npy")
+    assert f"{told['snr']:.2f} dB" in said and f"without prior {told['snr_fit']:.2f}" in said
+    image = np.load(out / "image.npy")
     assert snr(torch.from_numpy(TRUTH), torch.from_numpy(image)) == pytest.approx(told["snr"], abs=1e-3)
     level = np.linalg.norm(AMPLITUDES) / AMPLITUDES.size**0.5 * 10 ** (-25 / 20)
     assert told["noise"] == pytest.approx(level, rel=0.1)
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert "Phase retrieval of input" in page and "http://" not in page.replace("http://www.w3.org", "")
+    page = (out / "report.html").read_text()
+    assert "Retrieval of image.png" in page and "http://" not in page.replace("http://www.w3.org", "")
 
 
 @pytest.mark.parametrize("kind", ["npz", "h5", "npy"])
@@ -71,45 +77,44 @@ def test_every_format_and_quantity_gives_the_same_image(kind, quantity, tmp_path
     else:
         np.save(path, values)
         np.save(tmp_path / "masks.npy", MASKS)
-        extra = (str(tmp_path / "masks.npy"), quantity)
-    settings = Settings(iterations=30, batch=3)
-    lines, told = go(open_input(str(path), None, None, *extra, 0), tmp_path / "out", settings)
-    assert "snr" not in told and 0 < told["residual"] < 0.1 and "residual" in lines[0]
-    _, plain = go(Patterns(AMPLITUDES, MASKS, "amplitudes", TRUTH), tmp_path / "plain", settings)
-    image, expected = (np.load(tmp_path / folder / "image.npy") for folder in ("out", "plain"))
-    np.testing.assert_allclose(image / 1000, expected, atol=2e-3)
-    assert told["data"] == quantity and plain["snr"] > 28
+        extra = (tmp_path / "masks.npy", quantity)
+    result = retrieve(**read_patterns(path, *extra), iterations=30, batch=3)
+    assert "snr" not in result and 0 < result.slices[0]["residual"] < 0.1 and result.settings["data"] == quantity
+    plain = retrieve(AMPLITUDES, MASKS, truth=TRUTH, iterations=30, batch=3)
+    np.testing.assert_allclose(result.image / 1000, plain.image, atol=2e-3)
+    assert plain.slices[0]["snr"] > 28 and isinstance(plain.image, np.ndarray)
+    assert repr(plain).startswith("Retrieval(40 x 40, SNR ")
 
 
 def test_files_stay_on_disk(tmp_path):
     np.save(tmp_path / "data.npy", AMPLITUDES)
     np.save(tmp_path / "masks.npy", MASKS)
-    patterns = read_patterns(tmp_path / "data.npy", tmp_path / "masks.npy", "amplitudes")
+    found = read_patterns(tmp_path / "data.npy", tmp_path / "masks.npy", "amplitudes")
+    patterns = Patterns(found["patterns"], found["masks"], found["quantity"])
     assert isinstance(patterns.stored, np.memmap) and isinstance(patterns.masks, np.memmap)
-    loss = job._loss(patterns, SHORT)
-    assert isinstance(loss.operator._masks, np.memmap)
+    assert isinstance(patterns.loss().operator._masks, np.memmap)
 
 
 def test_complex_images(tmp_path):
     rows, columns = np.mgrid[:40, :40] / 40
     truth = ((TRUTH + 0.2) * np.exp(1j * (rows + columns))).astype(np.complex64)
     masks = circle_masks(10, truth.shape).numpy()
-    patterns = Patterns(
-        measured(truth.astype(np.complex64), masks, 30), masks, "amplitudes", truth.astype(np.complex64)
-    )
-    _, told = go(patterns, tmp_path / "out", Settings(iterations=60, complex=True))
-    assert told["snr"] > told["snr_fit"] and told["snr"] > 30
-    found = np.load(tmp_path / "out" / "image_complex.npy")
-    assert found.dtype == np.complex64
+    result = retrieve(measured(truth, masks, 30), masks, truth=truth, iterations=60, complex=True)
+    (row,) = result.slices
+    assert row["snr"] > row["snr_fit"] and row["snr"] > 30
+    result.save(tmp_path)
+    found = np.load(tmp_path / "image_complex.npy")
+    assert found.dtype == np.complex64 and np.array_equal(found, result.image)
     error = np.linalg.norm(truth - found) / np.linalg.norm(truth)  # aligned already
-    assert -20 * np.log10(error) == pytest.approx(told["snr"], abs=0.01)
+    assert -20 * np.log10(error) == pytest.approx(row["snr"], abs=0.01)
+    np.testing.assert_allclose(np.load(tmp_path / "image.npy"), np.abs(found), rtol=1e-5)
 
 
 @pytest.mark.parametrize("start", ["constant", "spectral"])
 @pytest.mark.parametrize("is_complex", [False, True])
 def test_starts_have_the_energy_of_the_patterns(start, is_complex):
-    loss = job._loss(Patterns(AMPLITUDES, MASKS, "amplitudes"), Settings(complex=is_complex), np.arange(6))
-    x = job.STARTS[start](loss)
+    loss = Patterns(AMPLITUDES, MASKS, "amplitudes", is_complex).loss_of(np.arange(6))
+    x = phase.STARTS[start](loss)
     assert x.dtype == (torch.complex64 if is_complex else torch.float32)
     assert float(x.norm()) == pytest.approx(np.linalg.norm(TRUTH), rel=0.02)
     if not is_complex:
@@ -119,34 +124,29 @@ def test_starts_have_the_energy_of_the_patterns(start, is_complex):
 def test_the_spectral_start_is_closer_to_the_truth_with_many_masks():
     masks = circle_masks(16, TRUTH.shape).numpy()
     clean = CodedDiffraction(torch.from_numpy(masks))(torch.from_numpy(TRUTH)).abs().numpy()
-    loss = job._loss(Patterns(clean, masks, "amplitudes"), SHORT, np.arange(16))
+    loss = Patterns(clean, masks, "amplitudes").loss_of(np.arange(16))
     truth = torch.from_numpy(TRUTH)
-    spectral, constant = (float((job.STARTS[name](loss) - truth).norm()) for name in ("spectral", "constant"))
+    spectral, constant = (float((phase.STARTS[name](loss) - truth).norm()) for name in ("spectral", "constant"))
     assert spectral < constant
 
 
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
-    patterns = Patterns(AMPLITUDES, MASKS, "amplitudes", TRUTH)
-    settings = Settings(iterations=20, batch=2)
-    go(patterns, tmp_path / "whole", settings)
-    real_run = job.run
+    data = {"patterns": AMPLITUDES, "masks": MASKS, "truth": TRUTH, "iterations": 20, "batch": 2}
+    whole, kept, real_run = retrieve(**data), tmp_path / "kept", phase.run
 
     def interrupted(solver, start, stop, **options):
         if options.get("checkpoint") is None:
             return real_run(solver, start, stop, **options)
-        done = real_run(solver, start, job.Stop(iterations=7), **options)
-        return job.Result(done.state, done.history, "interrupted by SIGINT")
+        done = real_run(solver, start, Stop(iterations=7), **options)
+        return Result(done.state, done.history, Reason.INTERRUPTED)
 
-    monkeypatch.setattr(job, "run", interrupted)
-    with pytest.raises(Interrupted, match="stopped after 7 iterations; go on with: smadmm retrieve --resume"):
-        go(patterns, tmp_path / "part", settings)
-    monkeypatch.setattr(job, "run", real_run)
-    with pytest.raises(ValueError, match="unfinished run; add --resume"):
-        go(patterns, tmp_path / "part", settings)
-    go(patterns, tmp_path / "part", settings, resume=True)
-    whole, part = (np.load(tmp_path / folder / "image.npy") for folder in ("whole", "part"))
-    assert np.array_equal(whole, part)
-    assert {path.name for path in (tmp_path / "part").iterdir()} == FILES
+    monkeypatch.setattr(phase, "run", interrupted)
+    part = retrieve(**data, checkpoint=kept)
+    assert part.interrupted and part.slices[0]["iterations"] == 7
+    monkeypatch.setattr(phase, "run", real_run)
+    with pytest.raises(ValueError, match="unfinished run; set resume to go on"):
+        retrieve(**data, checkpoint=kept)
+    assert np.array_equal(retrieve(**data, checkpoint=kept, resume=True).image, whole.image)
 
 
 def _npz(tmp_path, **arrays):
@@ -168,14 +168,14 @@ BAD = {
     "zero masks": (lambda p: [_picture(p), "--masks", 0], "--masks must be at least 1"),
     "nan": (lambda p: [_npz(p, amplitudes=_with(AMPLITUDES, np.nan), masks=MASKS)], "not finite"),
     "negative": (lambda p: [_npz(p, intensities=_with(AMPLITUDES, -1), masks=MASKS)], "negative intensities"),
-    "mask count": (lambda p: [_npz(p, amplitudes=AMPLITUDES, masks=MASKS[:5])], "masks of shape"),
+    "mask count": (lambda p: [_npz(p, amplitudes=AMPLITUDES, masks=MASKS[:5])], "but --masks has"),
     "masks missing": (lambda p: [_npz(p, amplitudes=AMPLITUDES)], "no array 'masks'"),
-    "dark": (lambda p: [_npz(p, amplitudes=0 * AMPLITUDES, masks=MASKS)], "all patterns of"),
-    "truth shape": (lambda p: [_npz(p, amplitudes=AMPLITUDES, masks=MASKS, truth=TRUTH[:9])], "truth in"),
+    "dark": (lambda p: [_npz(p, amplitudes=0 * AMPLITUDES, masks=MASKS)], "all patterns are zero"),
+    "truth shape": (lambda p: [_npz(p, amplitudes=AMPLITUDES, masks=MASKS, truth=TRUTH[:9])], "the truth has shape"),
     "unreadable": (lambda p: [_text(p)], "cannot be read"),
-    "method": (lambda p: [_picture(p), "--masks", 6, "--method", "best"], "no method 'best'"),
+    "method": (lambda p: [_picture(p), "--masks", 6, "--method", "best"], "--method is one of"),
     "prior": (lambda p: [_picture(p), "--masks", 6, "--prior", "best"], "no prior 'best'"),
-    "batch": (lambda p: [_picture(p), "--masks", 6, "--batch", 7], "more than the 6 masks"),
+    "batch": (lambda p: [_picture(p), "--masks", 6, "--batch", 7], "--batch is 7, more than the 6 masks"),
     "device": (lambda p: [_picture(p), "--masks", 6, "--device", "tpu9"], "not available"),
 }
 

@@ -8,21 +8,24 @@ import numpy as np
 import pytest
 import torch
 
+from smadmm import reconstruct
 from smadmm.__main__ import app
+from smadmm.arguments import ArgumentError
+from smadmm.cli.app import option
+from smadmm.cli.reconstruct import WIDTH
+from smadmm.imaging.ct import Scan
 from smadmm.imaging.metrics import snr
 from smadmm.imaging.pnp import METHODS, posterior_weight, tomography
 from smadmm.imaging.priors import find_prior
-from smadmm.imaging.reconstruct import Settings, reconstruct, solve
-from smadmm.imaging.scans import WATER, WIDTH, measured, simulated
+from smadmm.imaging.simulation import attenuation_per_pixel, half_turn, simulated_counts
 from smadmm.io.counts import from_counts
-from smadmm.io.images import Slices
 from smadmm.io.phantoms import abdomen, abdomen_image
 from smadmm.io.sinogram import read_sinogram
 from smadmm.losses import Tomography
 from smadmm.losses.tomography import Transmission
 from smadmm.operators import Radon
 from smadmm.running import Stop, run
-from smadmm.sampling import stride
+from smadmm.sampling import Rng, stride
 
 h5py = pytest.importorskip("h5py")
 SIZE, VIEWS, PHOTONS = 64, 40, 3e4
@@ -32,73 +35,83 @@ def call(*arguments):
     from typer.testing import CliRunner
 
     done = CliRunner().invoke(app, ["reconstruct", *map(str, arguments), "--quiet"])
-    return done.exit_code, done.output, done.exception
+    error = done.exception
+    if isinstance(error, ArgumentError):
+        error = ValueError(error.spelled(option))
+    return done.exit_code, done.output, error
 
 
-def phantom_scan(photons=PHOTONS, seed=0, size=SIZE):
-    image = abdomen_image(size).numpy()
-    slices = Slices(1, image.shape, True, lambda i: image)
-    return simulated("phantom", slices, VIEWS, None, seed, photons=photons)
+def attenuation(size=SIZE):
+    """Of a pixel of value 1, for a phantom 360 mm wide."""
+    return attenuation_per_pixel(WIDTH / size)
+
+
+def counted(photons=PHOTONS, seed=0, size=SIZE):
+    """The phantom in attenuation per pixel, its projector, and a sinogram of counts."""
+    truth = attenuation(size) * abdomen_image(size)
+    return truth, half_turn(truth, VIEWS), simulated_counts(truth, VIEWS, photons, Rng(seed, 2**61))
+
+
+def scan_of(radon, photons, scale=1.0):
+    return Scan(radon, scale, find_prior("none"), "smadmm", Stop(iterations=1), photons=photons)
 
 
 def test_simulated_counts_have_the_variance_of_photons():
-    scan = phantom_scan()
-    clean = scan.radon(scan.read(0).truth)
-    mu = WATER * 2.5 * WIDTH / SIZE
-    assert scan.attenuation == pytest.approx(mu)
-    errors = torch.stack([phantom_scan(seed=seed).read(0).sinogram - clean for seed in range(10)])
-    expected = 1 / (mu**2 * PHOTONS * torch.exp(-mu * clean))  # of every ray
+    truth, radon, sinogram = counted()
+    clean = radon(truth)
+    assert attenuation() == pytest.approx(0.02 * 2.5 * WIDTH / SIZE)
+    errors = torch.stack([counted(seed=seed)[2] - clean for seed in range(10)])
+    expected = 1 / (PHOTONS * torch.exp(-clean))  # of every ray
     assert float((errors.square() / expected).mean()) == pytest.approx(1, abs=0.03)
     # that is what noise and weights of the loss say, the least noise of every ray added
-    noise, weights, _ = scan.statistics(clean)
+    noise, weights, _ = scan_of(radon, PHOTONS).statistics(clean)
     least = 1e-6 * clean.square().mean()
     torch.testing.assert_close(noise**2 / weights(clean), expected + least)
     assert float(weights(clean).min()) > 0 and float(weights(clean).max()) == pytest.approx(1)
-    assert torch.equal(phantom_scan().read(0).sinogram, scan.read(0).sinogram)
+    assert torch.equal(counted()[2], sinogram)
 
 
 def test_rays_without_photons_are_half_a_photon():
-    scan = phantom_scan(photons=2)
-    sinogram = scan.read(0).sinogram
+    sinogram = counted(photons=2)[2]
     assert torch.isfinite(sinogram).all()
-    assert float(sinogram.max()) == pytest.approx(math.log(2 / 0.5) / scan.attenuation, rel=1e-5)
+    assert float(sinogram.max()) == pytest.approx(math.log(2 / 0.5), rel=1e-5)
 
 
 @pytest.mark.parametrize(("method", "batch"), [("smadmm", None), *((method, 10) for method in METHODS)])
 def test_with_weights_no_method_diverges(method, batch):
-    scan = phantom_scan(1e3, size=32)
-    sinogram = scan.read(0).sinogram
-    noise, weights, _ = scan.statistics(sinogram)
-    loss = Tomography(scan.radon, sinogram, weights, sampling=stride)
+    _, radon, sinogram = counted(1e3, size=32)
+    mu = attenuation(32)
+    sinogram = sinogram / mu
+    noise, weights, _ = scan_of(radon, 1e3, mu).statistics(sinogram)
+    loss = Tomography(radon, sinogram, weights, sampling=stride)
     prior = find_prior("ridge-natural")
     rho = posterior_weight(loss, noise, prior.sigma)
-    start = scan.radon.fbp(sinogram)
+    start = radon.fbp(sinogram)
     solver = tomography(loss, prior.prox(rho), rho, method, batch)
     result = run(solver, start, Stop(iterations=40), objective=False, progress=False)
     assert float(result.x.abs().max()) < 2
     assert float(loss.value(result.x, loss.full())) < float(loss.value(torch.zeros_like(start), loss.full()))
 
 
-def test_few_photons_do_not_stay_in_the_image(tmp_path):
+def test_few_photons_do_not_stay_in_the_image():
     """Noise that lies mostly on the dense rays counts with its mean square when the first image is chosen."""
-    scan = phantom_scan(1e3)
-    sinogram, truth = scan.read(0).sinogram, scan.read(0).truth
-    error = sinogram - scan.radon(truth)
-    assert scan.statistics(sinogram).mean_noise == pytest.approx(float(error.square().mean().sqrt()), rel=0.3)
-    list(reconstruct(scan, tmp_path, Settings(prior="ridge-natural"), "test", progress=False))
-    told = json.loads((tmp_path / "run.json").read_text())
-    assert told["snr"] > told["snr_fbp"] + 6
+    truth, radon, sinogram = counted(1e3)
+    error = sinogram - radon(truth)
+    mean_noise = scan_of(radon, 1e3).statistics(sinogram)[2]
+    assert mean_noise == pytest.approx(float(error.square().mean().sqrt()), rel=0.3)
+    options = {"photons": 1e3, "truth": truth, "bounds": (0.0, attenuation()), "prior": "ridge-natural"}
+    (row,) = reconstruct(sinogram, **options).slices
+    assert row["snr"] > row["snr_fbp"] + 6
 
 
 def test_the_default_step_minimises_the_weighted_loss():
     """Without a prior and noise: NewtonStep goes down on weights of 1 : 300, too."""
-    scan = phantom_scan(1e12)
-    sinogram = scan.read(0).sinogram
-    loss = Tomography(scan.radon, sinogram, Transmission(scan.attenuation), sampling=stride)
+    _, radon, sinogram = counted(1e12)
+    loss = Tomography(radon, sinogram / attenuation(), Transmission(attenuation()), sampling=stride)
     prior = find_prior("none")
     values = []
     solver = tomography(loss, prior.prox(1e-6), 1e-6)
-    run(solver, scan.radon.fbp(sinogram), Stop(iterations=20), objective=False, progress=False,
+    run(solver, radon.fbp(sinogram / attenuation()), Stop(iterations=20), objective=False, progress=False,
         callback=lambda s: values.append(float(loss.value(s.x, loss.full()))))  # fmt: skip
     assert all(after <= before * (1 + 1e-4) + 1e-9 for before, after in pairwise(values))
     assert values[-1] < 0.1 * values[0]
@@ -125,7 +138,7 @@ def raw(tmp_path):
 def test_counts_become_attenuations(raw):
     folder, _, attenuation = raw
     sinogram = from_counts(read_sinogram(folder / "counts.npz"), str(folder / "flat.npy"), str(folder / "dark.npy"))
-    np.testing.assert_allclose(sinogram.slice(0)[:], attenuation, atol=0.01)
+    np.testing.assert_allclose(sinogram[0][:], attenuation, atol=0.01)
     assert sinogram.notes[-1] == "counts divided by a flat field of 5.013e+04 counts above the dark field"
 
 
@@ -142,7 +155,7 @@ def test_fields_of_a_volume_follow_its_axes(raw, order):
         for name, field in (("data_white", flat), ("data_dark", dark)):
             file[f"exchange/{name}"] = field if turned == [0, 2] else field.T
     sinogram = from_counts(read_sinogram(path), str(path), str(path))
-    slices = [np.asarray(sinogram.slice(i)[:]) for i in range(len(sinogram))]
+    slices = [np.asarray(sinogram[i][:]) for i in range(len(sinogram))]
     if order == (2, 1, 0):  # views in the middle: slices and detectors cannot be told apart, the first axis counts
         np.testing.assert_allclose(np.stack(slices).transpose(2, 1, 0)[1], attenuation[::-1], atol=0.01)
     else:
@@ -158,7 +171,7 @@ def test_frames_of_a_volume_are_averaged_on_either_side(raw, slices_first):
     np.save(folder / "darks.npy", np.stack([np.load(folder / "dark.npy")] * 3))
     volume = read_sinogram(folder / "volume.npz")
     sinogram = from_counts(volume, str(folder / "flats.npy"), str(folder / "darks.npy"))
-    np.testing.assert_allclose(sinogram.slice(1)[:], attenuation, atol=0.01)
+    np.testing.assert_allclose(sinogram[1][:], attenuation, atol=0.01)
     np.save(folder / "flats.npy", np.concatenate([frames, frames[:1]]))
     with pytest.raises(ValueError, match="as many frames as the volume has slices.*give the mean"):
         from_counts(volume, str(folder / "flats.npy"))
@@ -170,7 +183,7 @@ def test_rays_without_a_count_are_half_a_count(raw):
     np.savez(folder / "counts.npz", data=counts, angles=np.arange(VIEWS) * 180 / VIEWS)
     sinogram = from_counts(read_sinogram(folder / "counts.npz"), str(folder / "flat.npy"), str(folder / "dark.npy"))
     full = (np.load(folder / "flat.npy").mean(0) - np.load(folder / "dark.npy"))[4:7]
-    np.testing.assert_allclose(sinogram.slice(0)[3][4:7], np.log(full / 0.5), rtol=1e-6)
+    np.testing.assert_allclose(sinogram[0][3][4:7], np.log(full / 0.5), rtol=1e-6)
 
 
 def test_the_command_reconstructs_counts(raw):
@@ -210,7 +223,7 @@ def test_mistakes_are_one_sentence_and_leave_nothing(raw, monkeypatch):
     for arguments, message in (
         (
             ["slice.npy", "--simulate", 20, "--photons", 0],
-            "--photons is a number of 1 to 1e+15 for a ray",
+            "--photons is a number of 1 to 1e+15 per unattenuated ray",
         ),
         (["slice.npy", "--simulate", 20, "--photons", 1e4, "--snr", 30], "--snr and --photons are two kinds of noise"),
         (["slice.npy", "--simulate", 20, "--flat", "flat.npy"], "--flat is for measured sinograms"),
@@ -219,38 +232,25 @@ def test_mistakes_are_one_sentence_and_leave_nothing(raw, monkeypatch):
         (["counts.npz", "--flat", "short.npy"], "--flat short.npy is 7, but a view is 90; give one view or frames"),
         (["counts.npz", "--flat", "nan.npy"], "--flat nan.npy has 90 values that are not finite"),
         (["counts.npz", "--flat", "dark.npy", "--dark", "flat.npy"], "not above the dark one in 90 of 90 detectors"),
-        (["large.npz", "--photons", 1e4], "but --photons needs a sinogram of -log(I/I0)"),
+        (["large.npz", "--photons", 1e4], "but --photons needs one of -log(I/I0)"),
     ):
         _, said, error = call(*arguments, "--out", "new")
         assert isinstance(error, ValueError) and message in str(error), (arguments, said, error)
         assert "\n" not in str(error) and sorted(folder.iterdir()) == before, arguments
 
 
-def test_a_measured_scan_weighs_by_its_own_values(raw):
-    folder, _, attenuation = raw
-    np.savez(folder / "sinogram.npz", data=attenuation, angles=np.arange(VIEWS) * 180 / VIEWS)
-    scan = measured("a", read_sinogram(folder / "sinogram.npz"), size=SIZE, photons=PHOTONS)
-    sinogram = scan.read(0).sinogram
-    noise, weights, _ = scan.statistics(sinogram)
-    p = torch.from_numpy(attenuation).float()
+def test_a_measured_sinogram_is_weighed_by_its_own_values(raw):
+    _, _, measured = raw
+    p, scale = torch.from_numpy(measured).float(), 0.03
+    radon = Radon(SIZE, np.arange(VIEWS) * np.pi / VIEWS, p.shape[1])
+    noise, weights, _ = scan_of(radon, PHOTONS, scale).statistics(p / scale)
     variance = torch.exp(p) / PHOTONS + 1e-6 * p.square().mean()
-    torch.testing.assert_close((noise * scan.scale) ** 2 / weights(sinogram), variance, rtol=1e-3, atol=0)
+    torch.testing.assert_close((noise * scale) ** 2 / weights(p / scale), variance, rtol=1e-3, atol=0)
 
 
-def test_a_scan_without_photons_has_no_weights():
-    image = abdomen_image(32).numpy()
-    scan = simulated("a", Slices(1, image.shape, True, lambda i: image), 20, 40.0, 0)
-    noise, weights, _ = scan.statistics(scan.read(0).sinogram)
-    assert weights is None
-    row = solve(scan, scan.read(0), find_prior("none"), Settings(prior="none", iterations=1), None, _Bar()).row
+def test_without_photons_there_are_no_weights():
+    truth, radon, sinogram = counted()
+    noise, weights, mean_noise = scan_of(radon, None).statistics(sinogram)
+    assert weights is None and noise == mean_noise
+    (row,) = reconstruct(sinogram, truth=truth, bounds=(0.0, 1.0), prior="none", iterations=1).slices
     assert row["noise"] == pytest.approx(noise)
-
-
-class _Bar:
-    n = 0
-
-    def set_postfix(self, *a, **b):
-        pass
-
-    def update(self, n):
-        self.n += n

@@ -2,7 +2,10 @@
 
 from smadmm import losses, operators, proxes
 from smadmm.certificate import Certificate, certify
+from smadmm.comparing import compare, solve, tune
 from smadmm.estimators import ASVRG, SAGA, SGD, SVRG, Estimate, Estimator, Spider, Storm
+from smadmm.imaging.ct import reconstruct
+from smadmm.imaging.phase import retrieve
 from smadmm.problem import FiniteSum, Loss, Penalty, Problem, Prox
 from smadmm.running import Diverged, History, Reason, Result, Stop, run
 from smadmm.schedules import Power, theorem_constant, theorem_dynamic
@@ -37,10 +40,15 @@ __all__ = [
     "auto",
     "certify",
     "check_assumptions",
+    "compare",
     "losses",
     "operators",
     "proxes",
+    "reconstruct",
+    "retrieve",
     "run",
+    "solve",
     "theorem_constant",
     "theorem_dynamic",
+    "tune",
 ]

@@ -34,7 +34,7 @@ MAGIC = b"SMADMM\r\n"
 VERSION = 1
 HEADER = struct.Struct("<8sIQ32s")
 
-Settings = dict[str, str]
+Description = dict[str, str]  # of a problem and solver: a text for each setting
 
 
 class CheckpointError(ValueError):
@@ -123,12 +123,12 @@ def _entries(name: str, value: Any, seen: frozenset[int]) -> Iterator[tuple[str,
         yield from _entries(name, public, seen)
 
 
-def describe(solver: Any) -> Settings:
+def describe(solver: Any) -> Description:
     """Problem and solver settings as text, one entry for each number, tensor and function."""
     return dict(_entries("solver", solver, frozenset()))
 
 
-def refuse_difference(stored: Settings, current: Settings) -> None:
+def refuse_difference(stored: Description, current: Description) -> None:
     """Raise with the first setting that differs."""
     for name in sorted(stored.keys() | current.keys()):
         if stored.get(name) != current.get(name):
@@ -187,7 +187,7 @@ def _unpack(value: Any, tensors: dict[str, Tensor], kinds: dict[str, type]) -> A
     return kinds[value["type"]](**fields)
 
 
-def save(path: str | os.PathLike[str], state: State, settings: Settings, extra: Any = None) -> None:
+def save(path: str | os.PathLike[str], state: State, settings: Description, extra: Any = None) -> None:
     """Write a checkpoint; `extra` is anything JSON can hold."""
     tensors: dict[str, Tensor] = {}
     tree = _pack(state, "state", tensors)
@@ -200,7 +200,7 @@ def save(path: str | os.PathLike[str], state: State, settings: Settings, extra: 
 
 
 def load(
-    path: str | os.PathLike[str], settings: Settings | None = None, device: torch.device | str = "cpu"
+    path: str | os.PathLike[str], settings: Description | None = None, device: torch.device | str = "cpu"
 ) -> tuple[State, Any]:
     """Read a checkpoint back: the state and the extra. With `settings` it must come from the same ones."""
     data = Path(path).read_bytes()

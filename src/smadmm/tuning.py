@@ -1,4 +1,4 @@
-"""Parameters from the problem: L, |A|, the spectrum of A, ready settings, and the theorems' assumptions.
+"""Parameters from the problem: L, |A|, the spectrum of A, ready parameters, and the theorems' assumptions.
 
 The theorems give exponents (rho, eta ~ k^(1/3), a ~ k^(-2/3)); their literal constants are too careful to be of use.
 `auto` takes the exponents from Theorem 3.2 and the constants from the problem: eta_1 = L/2 and rho tied to eta, so that
@@ -104,7 +104,7 @@ def spectrum(A: Operator, in_shape: Shape | None = None) -> Spectrum:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Parameters:
     """Ready parameters of SMADMM for a problem, and the reason for each; print it to read them."""
 
     problem: Problem
@@ -123,7 +123,7 @@ class Settings:
         return self.first
 
     def solver(self, seed: int = 0) -> ADMM:
-        """SMADMM with these settings."""
+        """SMADMM with these parameters."""
         storm = Storm(self.batch, self.a, self.first)
         return ADMM(self.problem, storm, self.rho, self.eta, x_step=self.x_step, seed=seed)
 
@@ -137,14 +137,18 @@ def _batch_size(n: int | None, budget: int) -> int:
     return 2 ** int(math.log2(most)) if most >= 1 else 1
 
 
-def auto(problem: Problem, budget: int, x: Tensor | None = None) -> Settings:
-    """Settings of SMADMM for `budget` sample gradients; x is a typical point (default: zeros of the shape of f)."""
+def start_of(problem: Problem) -> Tensor:
+    """Zeros of the shape and dtype of x."""
+    shape = problem.f.shape or problem.A.in_shape
+    if shape is None:
+        raise ValueError("the problem does not tell the shape of x; give a point x")
+    return torch.zeros(shape, dtype=problem.f.dtype or problem.A.dtype or torch.get_default_dtype())
+
+
+def auto(problem: Problem, budget: int, x: Tensor | None = None) -> Parameters:
+    """Parameters of SMADMM for `budget` sample gradients; x is a typical point (default: zero)."""
     f = problem.f
-    x_shape = f.shape or problem.A.in_shape
-    if x is None:
-        if x_shape is None:
-            raise ValueError("the problem does not tell the shape of x; give auto a point x")
-        x = torch.zeros(x_shape, dtype=f.dtype or problem.A.dtype or torch.get_default_dtype())
+    x = start_of(problem) if x is None else x
     budget = operator.index(budget)
     if budget < 10:
         raise ValueError(f"a budget of {budget} sample gradients is too small; give at least 10")
@@ -175,7 +179,7 @@ def auto(problem: Problem, budget: int, x: Tensor | None = None) -> Settings:
     )
     step: XStep = Exact(problem.A, tuple(x.shape)) if exact else linearised
     momentum = Power(2.0, -2 / 3, hi=1.0)
-    return Settings(
+    return Parameters(
         problem, Power(c_rho, power), Power(c_eta, power), momentum, batch, first, iterations, step, reasons
     )
 

@@ -3,36 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import torch
+import typer
 
+from smadmm.cli.app import app
+from smadmm.cli.options import Data, OnlyCPU, Quiet, Seed, Threads
 from smadmm.io.files import atomic_write, output_folder
-from smadmm.io.libsvm import load_libsvm
-from smadmm.io.models import load_model, save_model
-from smadmm.learn.classifier import GraphGuidedClassifier
-from smadmm.learn.drawing import draw_graph, edges_of
+from smadmm.io.libsvm import Dataset, load_libsvm
 
 HEAVIEST = 10
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What the command line sets."""
+@app.command(rich_help_panel="Data")
+def classify(
+    source: Annotated[str, typer.Argument(metavar="DATA", help="LIBSVM file (plain, .bz2, .gz) or the name of a set.")],
+    test: Annotated[str | None, typer.Option(help="LIBSVM file to measure the accuracy on.")] = None,
+    model: Annotated[str | None, typer.Option(help="Apply this saved model to DATA instead of fitting.")] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", help="Folder for the model, the picture, the predictions.")
+    ] = None,
+    graph: Annotated[
+        str, typer.Option(help="glasso, knn, chain, none, or a file of edges: two features per line, from 0.")
+    ] = "glasso",
+    alpha: Annotated[float, typer.Option(help="Weight of the penalty.")] = 1e-5,
+    loss: Annotated[str, typer.Option(help="sigmoid, logistic or squared_hinge.")] = "sigmoid",
+    method: Annotated[str, typer.Option(help="auto, smadmm, sadmm, svrg, saga, spider or asvrg.")] = "auto",
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data.", min=1)] = None,
+    data: Data = None,
+    seed: Seed = 0,
+    device: OnlyCPU = "cpu",
+    threads: Threads = 1,
+    quiet: Quiet = False,
+) -> None:
+    """Fit a classifier whose coefficients are tied along a graph, or apply a saved one."""
+    torch.set_num_threads(threads)
+    folder = None if out is None else output_folder(out)
+    try:
+        if model is not None:
+            lines = _apply(model, load_rows(source, data), folder)
+        else:
+            from smadmm.learn import GraphGuidedClassifier
 
-    graph: str
-    alpha: float
-    loss: str
-    method: str
-    epochs: int | None
-    seed: int
-    progress: bool
+            fitted = GraphGuidedClassifier(
+                alpha, graph=_graph(graph), loss=loss, method=method, max_epochs=epochs, random_state=seed,
+                verbose=int(not quiet),
+            )  # fmt: skip
+            train = load_rows(source, data)
+            held_out = None if test is None else load_rows(test, data, train.X.shape[1])
+            lines = _fit(fitted, train, held_out, folder)
+        for line in lines:
+            typer.echo(line)
+    except KeyboardInterrupt:
+        typer.echo("stopped; nothing was written. Fewer --epochs end sooner", err=True)
+        raise typer.Exit(130) from None
 
 
 def _graph(name: str) -> Any:
-    """A graph by name, or the edges of a file with two features a line, counted from 0."""
+    """A graph by name, or the edges of a file with two features per line, counted from 0."""
     if name in ("glasso", "knn", "chain"):
         return name
     if name == "none":
@@ -42,23 +73,15 @@ def _graph(name: str) -> Any:
     try:
         return np.loadtxt(name, dtype=np.int64, ndmin=2)
     except ValueError as error:
-        raise ValueError(f"{name} is not a file of edges, two whole numbers a line: {error}") from None
+        raise ValueError(f"{name} is not a file of edges, two whole numbers per line: {error}") from None
 
 
-def fit(source: str, test: str | None, out: str | None, settings: Settings, data: str | None) -> Iterator[str]:
+def _fit(model: Any, train: Dataset, held_out: Dataset | None, folder: Path | None) -> Iterator[str]:
     """Fit, and say line by line what was found."""
-    folder = None if out is None else output_folder(out)
-    train = load_libsvm(source, data=data)
-    held_out = load_libsvm(test, data=data, n_features=train.X.shape[1]) if test is not None else None
-    model = GraphGuidedClassifier(
-        settings.alpha,
-        graph=_graph(settings.graph),
-        loss=settings.loss,
-        method=settings.method,
-        max_epochs=settings.epochs,
-        random_state=settings.seed,
-        verbose=int(settings.progress),
-    ).fit(train.X, train.y)
+    from smadmm.io.models import save_model
+    from smadmm.learn.drawing import draw_graph, edges_of
+
+    model.fit(train.X, train.y)
     rows, features = train.X.shape
     edges = len(edges_of(model.graph_))
     counted = f"{features} features, counted from 0, {edges} edges"
@@ -74,12 +97,14 @@ def fit(source: str, test: str | None, out: str | None, settings: Settings, data
         yield f"model.npz and graph.png are in {folder}; apply it with: smadmm classify --model {folder}/model.npz DATA"
 
 
-def _findings(model: GraphGuidedClassifier) -> Iterator[str]:
+def _findings(model: Any) -> Iterator[str]:
     """The heaviest coefficients, and the edges that tie the heaviest equal ones."""
+    from smadmm.learn.drawing import edges_of
+
+    edges = edges_of(model.graph_)
     for name, coef in zip(model.classes_[-len(model.coef_) :], model.coef_, strict=True):
         heaviest = np.argsort(-np.abs(coef), kind="stable")[:HEAVIEST]
         yield f"class {name}: heaviest coefficients " + ", ".join(f"{j}: {coef[j]:+.3g}" for j in heaviest)
-        edges = edges_of(model.graph_)
         if len(edges):
             weight = np.abs(coef[edges]).min(axis=1)
             strongest = np.argsort(-weight, kind="stable")[:HEAVIEST]
@@ -87,14 +112,16 @@ def _findings(model: GraphGuidedClassifier) -> Iterator[str]:
             yield f"class {name}: edges between the heaviest {pairs}"
 
 
-def apply(model: str, source: str, out: str | None, data: str | None) -> Iterator[str]:
+def _apply(model: str, rows: Dataset, folder: Path | None) -> Iterator[str]:
     """Predict with a saved model."""
-    folder = None if out is None else output_folder(out)
+    from smadmm.io.models import load_model
+
     path = Path(model) / "model.npz" if Path(model).is_dir() else Path(model)
     if not path.exists():
         raise ValueError(f"there is no model {path}; make one with: smadmm classify TRAIN --out DIR")
     classifier = load_model(path)
-    rows = load_libsvm(source, data=data, n_features=classifier.n_features_in_)
+    if rows.X.shape[1] < classifier.n_features_in_:
+        rows.X.resize((rows.X.shape[0], classifier.n_features_in_))
     predicted = classifier.predict(rows.X)
     if np.isin(rows.y, classifier.classes_).all():
         yield f"accuracy on {rows.name} {np.mean(predicted == rows.y):.4f} ({len(predicted)} rows)"
@@ -103,3 +130,8 @@ def apply(model: str, source: str, out: str | None, data: str | None) -> Iterato
     if folder is not None:
         atomic_write(folder / "predictions.txt", "".join(f"{label:g}\n" for label in predicted).encode())
         yield f"predictions.txt is in {folder}"
+
+
+def load_rows(source: str, data: str | None, features: int | None = None) -> Dataset:
+    """The rows of a LIBSVM file, with at least so many features."""
+    return load_libsvm(source, data=data, n_features=features)

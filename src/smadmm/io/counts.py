@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smadmm.arguments import ArgumentError
 from smadmm.io.sinogram import Sinogram, arrays_of
 
 FLAT_NAMES = ("flat", "flats", "white", "data_white")
@@ -43,41 +44,45 @@ class Attenuation:
 
 def from_counts(counts: Sinogram, flat: str, dark: str | None = None) -> Sinogram:
     """The sinogram of counts, by files of the flat and the dark field: one view, or frames that are averaged."""
-    light = _field("--flat", flat, FLAT_NAMES, counts)
-    no_light = np.zeros_like(light) if dark is None else _field("--dark", dark, DARK_NAMES, counts)
+    light = _field("flat", flat, FLAT_NAMES, counts)
+    no_light = np.zeros_like(light) if dark is None else _field("dark", dark, DARK_NAMES, counts)
     bad = int((~(light > no_light)).sum())
     if bad:
-        raise ValueError(
-            f"the flat field is not above the dark one in {bad} of {light.size} detectors; check --flat and --dark, or "
-            "repair those detectors"
+        raise ArgumentError(
+            "the flat field is not above the dark one in {0} of {1} detectors; check {flat} and {dark}, or repair "
+            "those detectors",
+            bad,
+            light.size,
         )
     note = f"counts divided by a flat field of {np.median(light - no_light):.4g} counts above the dark field"
     attenuation = Attenuation(counts.stored, light - no_light, no_light)
     return replace(counts, stored=attenuation, notes=(*counts.notes, note))
 
 
-def _field(option: str, file: str, names: tuple[str, ...], counts: Sinogram) -> NDArray[np.float64]:
+def _field(name: str, file: str, names: tuple[str, ...], counts: Sinogram) -> NDArray[np.float64]:
     """A field for every view, with the axis of views put back in."""
-    path, axis = Path(file), counts.axes[1]
+    path, axis, argument = Path(file), counts.axes[1], "{" + name + "}"
     if not path.is_file():
-        raise ValueError(f"{option}: there is no file {file!r}")
+        raise ArgumentError(argument + ": there is no file {0!r}", file)
     field = np.asarray(arrays_of(path, names), dtype=np.float64)
     view = tuple(n for i, n in enumerate(counts.stored.shape) if i != axis)
     frames = [place for place in sorted({0, axis}) if np.delete(field.shape, place).tolist() == list(view)]
     if len(frames) > 1:
-        raise ValueError(
-            f"{option} {file} has as many frames as the volume has slices, so that their axes cannot be told apart; "
-            "give the mean of the frames"
+        raise ArgumentError(
+            argument + " {0} has as many frames as the volume has slices, so that their axes cannot be told apart; "
+            "give the mean of the frames",
+            file,
         )
     if frames:
         field = field.mean(frames[0])
     if field.shape != view and field.size != 1:
         needed, got = (" x ".join(map(str, shape)) for shape in (view, field.shape))
-        raise ValueError(f"{option} {file} is {got}, but a view is {needed}; give one view or frames of it")
-    if not np.isfinite(field).all():
-        raise ValueError(
-            f"{option} {file} has {int((~np.isfinite(field)).sum())} values that are not finite; repair it"
+        raise ArgumentError(
+            argument + " {0} is {1}, but a view is {2}; give one view or frames of it", file, got, needed
         )
+    bad = int((~np.isfinite(field)).sum())
+    if bad:
+        raise ArgumentError(argument + " {0} has {1} values that are not finite; repair it", file, bad)
     whole: NDArray[np.float64] = np.expand_dims(
         np.broadcast_to(field.ravel()[0] if field.size == 1 else field, view), axis
     )

@@ -95,16 +95,41 @@ def read_picture(path: Path) -> NDArray[Any]:
 # --- slices to simulate a measurement from ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Slices:
-    """Images of one size in [0, 1], read one by one; hounsfield: whether they were windowed from Hounsfield units."""
+class Lazily:
+    """A stack of arrays of one shape, each made when it is asked for: stack[number]."""
 
-    count: int
-    shape: tuple[int, int]
-    hounsfield: bool
-    read: Callable[[int], Array]
-    series: dicom.Series | None = None
-    notes: tuple[str, ...] = ()
+    def __init__(self, shape: tuple[int, ...], read: Callable[[int], Any]):
+        self.shape, self.read = shape, read
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, number: int) -> Any:
+        return self.read(number)
+
+
+class Slices(Lazily):
+    """Images of one size in [0, 1], count x height x width; hounsfield: whether they were windowed from such units."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        read: Callable[[int], Array],
+        hounsfield: bool = False,
+        series: dicom.Series | None = None,
+        notes: tuple[str, ...] = (),
+    ):
+        super().__init__(shape, read)
+        self.hounsfield, self.series, self.notes = hounsfield, series, notes
+
+    def refuse_constant(self) -> None:
+        """Raise at the first slice without contrast, or of another size."""
+        for number in range(len(self)):
+            image, where = self[number], f"slice {number}" if len(self) > 1 else "the image"
+            if image.shape != self.shape[1:]:
+                raise ValueError(f"{where} has shape {image.shape}, the first has {self.shape[1:]}")
+            if not image.min() < image.max():
+                raise ValueError(f"{where} is constant ({image.min():g} after windowing): there is nothing to see")
 
 
 def read_slices(path: Path) -> Slices:
@@ -116,7 +141,7 @@ def read_slices(path: Path) -> Slices:
     if path.is_dir() or dicom.is_dicom(path):
         series = dicom.read_series(path)
         read = lambda i: window(series.hounsfield(i)).numpy()  # noqa: E731
-        return Slices(len(series), series.shape, True, read, series, series.notes)
+        return Slices((len(series), *series.shape), read, True, series, series.notes)
     suffix = path.suffix.lower()
     try:
         if suffix == ".npy":
@@ -145,10 +170,10 @@ def _picture_files(folder: Path) -> list[Path]:
 def _of_pictures(folder: Path, files: list[Path]) -> Slices:
     parts = [read_slices(file) for file in files]
     for file, part in zip(files, parts, strict=True):
-        if part.count != 1 or part.shape != parts[0].shape or part.hounsfield != parts[0].hounsfield:
+        if part.shape != (1, *parts[0].shape[1:]) or part.hounsfield != parts[0].hounsfield:
             raise ValueError(f"{file} differs from {files[0].name} in size or kind; a stack has slices of one size")
     note = f"{len(files)} pictures of {folder.name}, by name"
-    return Slices(len(parts), parts[0].shape, parts[0].hounsfield, lambda i: parts[i].read(0), None, (note,))
+    return Slices((len(parts), *parts[0].shape[1:]), lambda i: parts[i][0], parts[0].hounsfield, notes=(note,))
 
 
 def _hounsfield_array(path: Path) -> NDArray[Any]:
@@ -176,7 +201,7 @@ def _of_array(path: Path, values: NDArray[Any], in_hounsfield: bool | None) -> S
         image: Array = window(piece).numpy() if in_hounsfield else np.clip(as_unit(piece), 0, 1)
         return image
 
-    return Slices(len(stack), (stack.shape[1], stack.shape[2]), in_hounsfield, read, None, notes)
+    return Slices((len(stack), stack.shape[1], stack.shape[2]), read, in_hounsfield, notes=notes)
 
 
 def _looks_hounsfield(stack: NDArray[Any]) -> bool:

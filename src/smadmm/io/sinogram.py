@@ -4,7 +4,7 @@ One slice is views x detectors, a volume has a third axis; which axis counts the
 angles. Where two match, or a range of angles says nothing of their number: in two dimensions views are rows, unless the
 columns have one sum, as parallel views of an image have, and rows have not; in three slices x views x detectors, except
 in HDF5 files of the Data Exchange layout, whose views come first. Angles above 2 pi must be degrees; others are radians
-unless the file or the caller says degrees. What was recognised is said in `notes`. Files stay on disk: NPY,
+unless the file or the caller says degrees. `notes` says what was recognised. Files stay on disk: NPY,
 uncompressed TIFF and HDF5 are read as views or slices are asked for.
 """
 
@@ -12,77 +12,66 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from smadmm.arguments import ArgumentError, one_of
 from smadmm.io.images import read_tiff
 
 SINOGRAMS = (".npy", ".npz", ".h5", ".hdf5", ".hdf", ".nxs", ".tif", ".tiff")
 SINOGRAM_KEYS = ("sinogram", "sino", "sinograms", "projections", "data")
 ANGLE_KEYS = ("angles", "theta", "angle", "thetas")
 UNITS = {"deg": "degrees", "rad": "radians", "°": "degrees"}
-PIECE = 256  # views looked at together
 
 Unit = Literal["auto", "degrees", "radians"]
 
 
 @dataclass(frozen=True)
 class Sinogram:
-    """Slices of views x detectors; angles in radians; truth: the image, where the file holds it."""
+    """Slices of views x detectors, read by number; angles in degrees; truth: the image, where the file holds it."""
 
     stored: Any  # an array, a memory map or an HDF5 dataset
     axes: tuple[int | None, int, int]  # the axes of slices (None: one slice), views, detectors
-    angles: NDArray[np.float64]
+    degrees: NDArray[np.float64]
     notes: tuple[str, ...] = ()
     truth: NDArray[np.float32] | None = None
+    chosen: NDArray[np.int64] | None = None  # the views to use; None: all
 
     def __len__(self) -> int:
         return 1 if self.axes[0] is None else int(self.stored.shape[self.axes[0]])
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Views x detectors."""
-        return int(self.stored.shape[self.axes[1]]), int(self.stored.shape[self.axes[2]])
+    def shape(self) -> tuple[int, int, int]:
+        """Slices x views x detectors."""
+        return len(self), len(self.degrees), int(self.stored.shape[self.axes[2]])
 
-    def slice(self, number: int) -> Any:
+    def __getitem__(self, number: int) -> Any:
         """One slice, views x detectors; not read yet where the file allows it."""
         slices, views, detectors = self.axes
         if slices is None:
             stored = self.stored
         else:
             stored = self.stored[tuple(number if axis == slices else np.s_[:] for axis in range(3))]
-        if views < detectors:
-            return stored
-        return np.asarray(stored).T if not isinstance(stored, np.ndarray) else stored.T
+        if views > detectors:
+            stored = stored.T if isinstance(stored, np.ndarray) else np.asarray(stored).T
+        return stored if self.chosen is None else stored[self.chosen]
 
-    def refuse_bad_values(self) -> None:
-        """Raise at the first slice that is not finite or has no contrast."""
-        for number in range(len(self)):
-            _refuse_bad_values(self.slice(number), f"slice {number}" if len(self) > 1 else "the sinogram")
-
-
-def _refuse_bad_values(sinogram: Any, name: str) -> None:
-    low, high, bad = math.inf, -math.inf, 0
-    for first in range(0, len(sinogram), PIECE):
-        piece = np.asarray(sinogram[first : first + PIECE])
-        finite = np.isfinite(piece)
-        bad += int((~finite).sum())
-        if finite.any():
-            low, high = min(low, float(piece[finite].min())), max(high, float(piece[finite].max()))
-    if bad:
-        raise ValueError(
-            f"{name} has {bad} values that are NaN or infinite; repair those rays or leave out their views"
-        )
-    if not low < high:
-        raise ValueError(f"{name} is constant ({low:g}): there is nothing to reconstruct")
+    def evenly(self, views: int) -> Sinogram:
+        """The same with some of its views, evenly chosen."""
+        total = len(self.degrees)
+        if not 1 <= views <= total:
+            raise ArgumentError("{views} must be between 1 and the {0} views there are, got {1}", total, views)
+        chosen = np.arange(views) * total // views
+        return replace(self, degrees=self.degrees[chosen], chosen=chosen)
 
 
-def read_sinogram(path: Path, angles: str | None = None, unit: Unit = "auto") -> Sinogram:
+def read_sinogram(path: Path, angles: str | None = None, unit: str = "auto") -> Sinogram:
     """A sinogram; `angles` is a file of numbers or START:STOP in degrees (STOP left out), if not in the file itself."""
+    one_of("unit", unit, ("auto", "degrees", "radians"))
     if not path.exists():
         raise ValueError(f"there is no file {str(path)!r}")
     try:
@@ -105,14 +94,14 @@ def read_sinogram(path: Path, angles: str | None = None, unit: Unit = "auto") ->
         given, named = read_angles(angles, views)
     if given is None:
         others = f", none of its arrays ({', '.join(found.names)}) is named {', '.join(ANGLE_KEYS)}"
-        raise ValueError(
-            f"{path} has no angles{others if found.names else ''}; give --angles FILE (one number a view) or a range "
-            "of degrees, as --angles 0:180"
+        raise ArgumentError(
+            "{0} has no angles{1}; give {angles} as a file (one number per view) or a range of degrees, such as 0:180",
+            path,
+            others if found.names else "",
         )
-    radians, said = in_radians(given, unit if unit != "auto" else named)
-    axes = _axes(path, stored.shape, len(radians), views_first)
-    note = _orientation(stored.shape, axes)
-    return Sinogram(stored, axes, radians, (said, *([note] if note else [])), found.truth)
+    degrees, said = in_degrees(given, named if unit == "auto" else unit)
+    axes = _axes(path, stored.shape, len(degrees), views_first)
+    return Sinogram(stored, axes, degrees, (said, _orientation(stored.shape, axes)), found.truth)
 
 
 def _views_are_columns(stored: Any) -> bool:
@@ -165,13 +154,12 @@ def _stored(path: Path) -> tuple[Any, _Found]:
     if suffix == ".npz":
         with np.load(path, allow_pickle=False) as archive:
             if "hu" in archive and not set(SINOGRAM_KEYS) & set(archive):
-                raise ValueError(f"{path} holds slices in Hounsfield units; add --simulate VIEWS to project them")
+                raise ArgumentError("{0} holds slices in Hounsfield units; add {simulate} VIEWS to project them", path)
             return _choose(path, dict(archive), lambda key: "")
     if suffix in (".h5", ".hdf5", ".hdf", ".nxs"):
         return _hdf5(path)
-    raise ValueError(
-        f"{path} is not a sinogram; give {', '.join(SINOGRAMS)}, or add --simulate VIEWS to an image or DICOM"
-    )
+    known = ", ".join(SINOGRAMS)
+    raise ArgumentError("{0} is not a sinogram; give {1}, or add {simulate} VIEWS to an image or DICOM", path, known)
 
 
 def _hdf5_arrays(path: Path) -> dict[str, Any]:
@@ -232,10 +220,10 @@ def read_angles(text: str, views: int) -> tuple[NDArray[np.float64], Unit]:
         try:
             return np.linspace(float(start), float(stop), views, endpoint=False), "degrees"
         except ValueError:
-            raise ValueError(f"--angles {text!r} is neither a file nor START:STOP in degrees, as 0:180") from None
+            raise ArgumentError("{angles} {0!r} is neither a file nor a range such as 0:180", text) from None
     path = Path(text)
     if not path.is_file():
-        raise ValueError(f"there is no file of angles {text!r}; give one number a view, or a range as 0:180")
+        raise ValueError(f"there is no file of angles {text!r}; give one number per view, or a range such as 0:180")
     try:
         if path.suffix.lower() == ".npy":
             values = np.load(path, allow_pickle=False)
@@ -246,8 +234,8 @@ def read_angles(text: str, views: int) -> tuple[NDArray[np.float64], Unit]:
         raise ValueError(f"the angles in {path} cannot be read: {error}") from None
 
 
-def in_radians(angles: NDArray[np.float64], unit: Unit) -> tuple[NDArray[np.float64], str]:
-    """The angles in radians, and what was recognised."""
+def in_degrees(angles: NDArray[np.float64], unit: str) -> tuple[NDArray[np.float64], str]:
+    """The angles in degrees, and what was recognised."""
     if not len(angles) or not np.isfinite(angles).all():
         raise ValueError(f"{int((~np.isfinite(angles)).sum())} of {len(angles)} angles are not finite numbers")
     low, high = float(angles.min()), float(angles.max())
@@ -256,7 +244,7 @@ def in_radians(angles: NDArray[np.float64], unit: Unit) -> tuple[NDArray[np.floa
         unit = "degrees" if max(abs(low), abs(high)) > 2 * math.pi * 1.001 else "radians"
         how = "by their size"
     said = f"{len(angles)} angles from {low:.4g} to {high:.4g}, taken as {unit} ({how})"
-    return (np.deg2rad(angles) if unit == "degrees" else angles), said
+    return (np.rad2deg(angles) if unit == "radians" else angles), said
 
 
 def _axes(path: Path, shape: tuple[int, ...], views: int, views_first: bool) -> tuple[int | None, int, int]:

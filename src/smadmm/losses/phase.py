@@ -75,6 +75,11 @@ class PhaseLoss(FiniteSum):
         """The measurements of these masks."""
         return read_entries(self._data, batch).to(dtype=self._real, device=self.operator.device)
 
+    def largest_power(self) -> float:
+        """The largest |m|^2 of at most PIECE masks: with the mean over masks F is as smooth."""
+        numbers = torch.from_numpy(np.linspace(0, self.n - 1, min(self.n, PIECE)).astype(np.int64)).unique()
+        return float(self.operator.masks(numbers).abs().max()) ** 2
+
     def _fingerprint(self) -> str:
         batch = torch.linspace(0, self.n - 1, min(self.n, 4)).long()
         parts = (self.data(batch), torch.view_as_real(self.operator.masks(batch).resolve_conj()))

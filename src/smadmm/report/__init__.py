@@ -10,7 +10,6 @@ are named there by their hashes, so nothing else runs. Text is escaped. Parts ar
 `as_json` and `from_json` keep them in a file.
 """
 
-from smadmm.report.images import data_uri, png
 from smadmm.report.page import Page
 from smadmm.report.parts import (
     Column,
@@ -29,6 +28,7 @@ from smadmm.report.parts import (
     environment,
     from_json,
 )
+from smadmm.report.pictures import data_uri, png
 
 __all__ = [
     "Column",

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from smadmm.io.files import atomic_write
-from smadmm.report.images import data_uri
 from smadmm.report.parts import (
     Cell,
     Column,
@@ -33,6 +32,7 @@ from smadmm.report.parts import (
     Verdict,
     thinned,
 )
+from smadmm.report.pictures import data_uri
 
 MARKS = {"holds": "✓", "holds in part": "◐", "does not hold here": "✗"}
 NOTHING = "-"

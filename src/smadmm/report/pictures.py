@@ -1,25 +1,36 @@
-"""Images as PNG, by hand: a signature and three chunks, each with its length and checksum."""
+"""Arrays as pictures: gray values between two limits, PNG, and images inside a page."""
 
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
-MEDIA = {SIGNATURE[:4]: "image/png", b"\xff\xd8\xff": "image/jpeg"}
+MEDIA = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg"}
+
+Array = NDArray[np.float32]
+
+
+def gray(image: Any, limits: tuple[float, float]) -> Array:
+    """The image with limits[0] at 0 and limits[1] at 1."""
+    low, high = limits
+    shown: Array = np.clip((np.asarray(image) - low) / max(high - low, 1e-30), 0, 1).astype(np.float32)
+    return shown
 
 
 def png(image: Any) -> bytes:
-    """An array or tensor with values in [0, 1]: H x W or 1 x H x W is grey, H x W x 3 or 3 x H x W is colour.
+    """An array or tensor with values in [0, 1]: H x W or 1 x H x W is gray, H x W x 3 or 3 x H x W is colour.
 
     Values outside [0, 1] are clipped; those that are not numbers become black.
     """
-    pixels = np.asarray(image.detach().cpu() if hasattr(image, "detach") else image)
+    from PIL import Image
+
+    pixels = np.asarray(image.detach().cpu() if isinstance(image, Tensor) else image)
     shape = pixels.shape
     if np.iscomplexobj(pixels):
         raise ValueError(f"an image must be real, got {pixels.dtype}; give its modulus or its phase")
@@ -29,18 +40,10 @@ def png(image: Any) -> bytes:
         pixels = np.moveaxis(pixels, 0, 2)
     if not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)) or pixels.size == 0:
         raise ValueError(f"an image must have the shape H x W or H x W x 3, got {shape}")
-    grey = np.nan_to_num(pixels.astype(np.float64), nan=0.0).clip(0, 1)
-    lines = np.rint(255 * grey).astype(np.uint8).reshape(len(pixels), -1)
-    above = np.vstack([np.zeros_like(lines[:1]), lines[:-1]])
-    filtered = np.insert(lines - above, 0, 2, axis=1)  # filter 2, "up": each byte less the one above it
-    height, width = pixels.shape[:2]
-    header = struct.pack(">IIBBBBB", width, height, 8, 0 if pixels.ndim == 2 else 2, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(filtered.tobytes(), 9)), (b"IEND", b""))
-    return SIGNATURE + b"".join(_chunk(name, content) for name, content in chunks)
-
-
-def _chunk(name: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+    shown = np.nan_to_num(pixels.astype(np.float64), nan=0.0).clip(0, 1)
+    buffer = io.BytesIO()
+    Image.fromarray(np.rint(255 * shown).astype(np.uint8)).save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
 
 
 def data_uri(image: Any) -> str:

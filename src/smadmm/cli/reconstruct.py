@@ -1,0 +1,191 @@
+"""`smadmm reconstruct`: read a sinogram, or simulate one from images, call the verb, save the result."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+
+import smadmm
+from smadmm.arguments import ArgumentError
+from smadmm.cli.app import app, resumable, stopped, typed
+from smadmm.cli.options import Device, Quiet, Seed, Threads
+from smadmm.imaging.result import ImageResult
+from smadmm.imaging.simulation import (
+    attenuation_per_pixel,
+    half_turn,
+    refuse_noise,
+    simulated_counts,
+    simulated_sinogram,
+)
+from smadmm.io import dicom
+from smadmm.io.counts import from_counts
+from smadmm.io.files import atomic_write, output_folder
+from smadmm.io.images import Lazily, Slices, hounsfield, read_slices
+from smadmm.io.sinogram import read_sinogram
+from smadmm.sampling import Rng
+
+SNR = 50.0  # dB, of simulated data
+WIDTH = 360.0  # mm, of a slice that does not say
+SOFT_TISSUE = (-300.0, 450.0)  # black and white of Hounsfield pictures
+UNFINISHED = "unfinished"
+
+
+@app.command(rich_help_panel="Images")
+def reconstruct(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="Sinogram (NPY, NPZ, HDF5, TIFF); or, with --simulate, DICOM file or folder, Hounsfield array "
+            "(NPY, NPZ with the key hu), picture.",
+        ),
+    ],
+    out: Annotated[str, typer.Option("--out", help="Folder for image, figure, curves, run.json and report.html.")],
+    simulate: Annotated[int | None, typer.Option(help="Simulate this many views of INPUT.", metavar="VIEWS")] = None,
+    snr: Annotated[float | None, typer.Option(help="Noise of the simulated sinogram in dB (50).")] = None,
+    photons: Annotated[
+        float | None,
+        typer.Option(help="Photons per unattenuated ray: weighs rays; with --simulate, counts instead of --snr."),
+    ] = None,
+    flat: Annotated[str | None, typer.Option(help="INPUT holds raw counts, this file those without object.")] = None,
+    dark: Annotated[str | None, typer.Option(help="File of the counts without beam, for --flat.")] = None,
+    angles: Annotated[
+        str | None, typer.Option(help="File with the angle of every view, or a range of degrees such as 0:180.")
+    ] = None,
+    unit: Annotated[str, typer.Option(help="Of the angles in a file: auto, degrees or radians.")] = "auto",
+    views: Annotated[int | None, typer.Option(help="Use only this many of the measured views, evenly chosen.")] = None,
+    size: Annotated[int | None, typer.Option(help="Pixels per side; else what the detector spans.")] = None,
+    spacing: Annotated[float, typer.Option(help="Distance of detectors in pixels of the image.")] = 1.0,
+    center: Annotated[float, typer.Option(help="Axis of rotation, in detectors off the middle.")] = 0.0,
+    method: Annotated[str, typer.Option(help="smadmm, sadmm, spider, svrg, asvrg, red-sd or on-red.")] = "smadmm",
+    prior: Annotated[
+        str, typer.Option(help="A shipped denoiser, a file of weights (.safetensors), tv or none.")
+    ] = "ridge-ct",
+    batch: Annotated[int | None, typer.Option(help="Views per step; by default all.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Iterations per slice (30 without --seconds).")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Seconds per slice.")] = None,
+    strength: Annotated[float, typer.Option(help="Multiplies the weight that the prior gets from the noise.")] = 1.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --out.")] = False,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    threads: Threads = 1,
+    quiet: Quiet = False,
+) -> None:
+    """Reconstruct an image or a volume from few, noisy X-ray views."""
+    torch.set_num_threads(threads)
+    path, folder = Path(source), Path(out)
+    if simulate is None:
+        if snr is not None:
+            raise ArgumentError("{snr} is the noise of a simulation; add {simulate} VIEWS or leave it out")
+        slices, data = None, _measured(path, angles, unit, views, (flat, dark))
+    else:
+        _refuse_measured(angles=angles, views=views, size=size, flat=flat, dark=dark)
+        slices = read_slices(path)
+        data = _simulated(slices, simulate, snr, photons, Rng(seed, 0), threads)
+    notes = data.pop("notes")
+    for line in notes:
+        typer.echo(line)
+    with resumable():
+        result = smadmm.reconstruct(
+            **data, size=size, spacing=spacing, center=center, photons=photons, prior=prior, batch=batch,
+            iterations=iterations, seconds=seconds, strength=strength, method=method, seed=seed, threads=threads,
+            device=device, checkpoint=folder / UNFINISHED, resume=resume, progress=not quiet,
+        )  # fmt: skip
+        if result.interrupted:
+            done, count = len(result.slices), len(result.image) if result.image.ndim == 3 else 1
+            stopped(
+                f" in slice {done} of {count}" if count > 1 else f" after {result.slices[0]['iterations']} iterations"
+            )
+        result = replace(result, notes=notes, settings={"data": "measured", "input_snr": None, **result.settings})
+        if slices is not None:
+            result = _in_the_unit_of(
+                slices, result, data["bounds"][1], None if photons else SNR if snr is None else snr
+            )
+            _write_dicom(slices, result, folder)
+        for line in [*result.save(folder, typed(), path.name), *(f"Warning: {text}" for text in result.warnings)]:
+            typer.echo(line)
+        del result  # Windows cannot remove files that are mapped
+        shutil.rmtree(folder / UNFINISHED)
+
+
+def _measured(
+    path: Path, angles: str | None, unit: str, views: int | None, fields: tuple[str | None, str | None]
+) -> dict[str, Any]:
+    """The sinogram of a file, its angles and, if it is there, the truth."""
+    flat, dark = fields
+    if dark is not None and flat is None:
+        raise ArgumentError("{dark} needs the counts without object, too; add {flat} FILE")
+    found = read_sinogram(path, angles, unit)
+    if flat is not None:
+        found = from_counts(found, flat, dark)
+    if views is not None:
+        found = found.evenly(views)
+    array = found[0] if len(found) == 1 else found
+    return {"sinogram": array, "angles": found.degrees, "truth": found.truth, "notes": found.notes}
+
+
+def _refuse_measured(**options: Any) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise ArgumentError("{" + name + "} is for measured sinograms; leave it out with {simulate} VIEWS")
+
+
+def _simulated(
+    slices: Slices, views: int, snr: float | None, photons: float | None, rng: Rng, threads: int
+) -> dict[str, Any]:
+    """Sinograms of the slices, made as they are asked for: with Gaussian noise, or counts of photons."""
+    if views < 1:
+        raise ArgumentError("{simulate} needs at least one view, got {0}", views)
+    if photons is not None and snr is not None:
+        raise ArgumentError("{snr} and {photons} are two kinds of noise; give one of them")
+    refuse_noise(snr, photons)
+    slices.refuse_constant()
+    pixel = (
+        float(np.mean(slices.series.spacing)) if slices.series and slices.series.spacing else WIDTH / slices.shape[2]
+    )
+    top = 1.0 if photons is None else attenuation_per_pixel(pixel)
+
+    def truth(number: int) -> Any:
+        return torch.from_numpy(slices[number]) * top
+
+    def sinogram(number: int) -> Any:
+        own = Rng(rng.seed, 2**61 + number)
+        if photons is not None:
+            return simulated_counts(truth(number), views, photons, own, threads)
+        return simulated_sinogram(truth(number), views, SNR if snr is None else snr, own, threads)
+
+    detectors = half_turn(truth(0), views).detectors
+    stack = Lazily((len(slices), views, detectors), sinogram), Lazily(slices.shape, truth)
+    arrays = [part[0] if len(slices) == 1 else part for part in stack]
+    return {"sinogram": arrays[0], "truth": arrays[1], "angles": None, "bounds": (0.0, top), "notes": slices.notes}
+
+
+def _in_the_unit_of(slices: Slices, result: ImageResult, top: float, snr: float | None) -> ImageResult:
+    """Hounsfield units for slices that had them, gray values in [0, 1] for pictures."""
+    about: dict[str, Any] = {"data": "simulated", "input_snr": snr}
+    if slices.series is not None:
+        about["pixel_spacing_mm"] = slices.series.spacing
+    result = replace(result, settings=result.settings | about)
+    if slices.hounsfield:
+        return result.in_unit("HU", lambda x: hounsfield(np.asarray(x) / top), SOFT_TISSUE)
+    low, high = (limit / top for limit in result.limits())
+    return result.in_unit("gray value", lambda x: np.asarray(x) / np.float32(top), (low, high))
+
+
+def _write_dicom(slices: Slices, result: ImageResult, folder: Path) -> None:
+    """A derived DICOM file per slice, where the input was a series of single frames."""
+    series = slices.series
+    if series is None or any(piece.frame for piece in series.slices):
+        return
+    settings = result.settings
+    text = f"smadmm {settings['method']} {settings['prior']}, {settings['views']} views"
+    images = result.image if result.image.ndim == 3 else result.image[None]
+    target = output_folder(folder / "dicom")
+    for number, image in enumerate(images):
+        atomic_write(target / f"slice_{number:04d}.dcm", dicom.derived(series, number, image, text))

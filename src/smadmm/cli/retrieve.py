@@ -1,0 +1,96 @@
+"""`smadmm retrieve`: read diffraction patterns, or simulate them from an image, call the verb, save the result."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+
+import smadmm
+from smadmm.arguments import ArgumentError
+from smadmm.cli.app import app, resumable, stopped, typed
+from smadmm.cli.options import Device, Quiet, Seed, Threads
+from smadmm.imaging.simulation import refuse_noise, simulated_amplitudes
+from smadmm.io.images import read_slices
+from smadmm.io.patterns import is_patterns, read_patterns
+from smadmm.operators import CodedDiffraction, circle_masks
+from smadmm.sampling import Rng
+
+SNR = 25.0  # dB, of simulated patterns
+UNFINISHED = "unfinished"
+
+
+@app.command(rich_help_panel="Images")
+def retrieve(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="Patterns with masks (NPZ or HDF5: amplitudes or intensities, masks, perhaps truth; NPY with "
+            "--mask-file), or, with --masks, an image to simulate from.",
+        ),
+    ],
+    out: Annotated[str, typer.Option("--out", help="Folder for image, figure, curves, run.json and report.html.")],
+    masks: Annotated[int | None, typer.Option(help="Simulate patterns of INPUT behind this many masks.")] = None,
+    snr: Annotated[float | None, typer.Option(help="Noise of the simulated amplitudes in dB (25).")] = None,
+    mask_file: Annotated[str | None, typer.Option(help="NPY file of the masks, n x height x width.")] = None,
+    quantity: Annotated[str | None, typer.Option(help="What an NPY file holds: amplitudes or intensities.")] = None,
+    method: Annotated[str, typer.Option(help="smadmm, sadmm, spider, svrg, asvrg, red-sd or on-red.")] = "smadmm",
+    prior: Annotated[
+        str, typer.Option(help="A shipped denoiser, a file of weights (.safetensors), tv or none.")
+    ] = "ridge-natural",
+    batch: Annotated[int | None, typer.Option(help="Masks per step (6, or all if there are fewer).")] = None,
+    iterations: Annotated[int, typer.Option(help="Iterations.")] = 200,
+    strength: Annotated[float, typer.Option(help="Multiplies the weight that the prior gets from the noise.")] = 1.0,
+    start: Annotated[str, typer.Option(help="Of the fit without prior: constant or spectral.")] = "constant",
+    complex_image: Annotated[bool, typer.Option("--complex", help="The image is complex.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --out.")] = False,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    threads: Threads = 1,
+    quiet: Quiet = False,
+) -> None:
+    """Retrieve an image from the amplitudes of its coded diffraction patterns."""
+    torch.set_num_threads(threads)
+    path, folder = Path(source), Path(out)
+    if masks is None:
+        if not is_patterns(path):
+            raise ArgumentError("{0} is an image: give {masks} NUMBER to simulate patterns, such as 6", path)
+        if snr is not None:
+            raise ArgumentError("{snr} is the noise of a simulation; add {masks} NUMBER or leave it out")
+        data = read_patterns(path, None if mask_file is None else Path(mask_file), quantity)
+    else:
+        if mask_file is not None or quantity is not None:
+            raise ArgumentError("{mask_file} and {quantity} are for measured patterns; leave them out with {masks}")
+        data = _simulated(path, masks, SNR if snr is None else snr, seed)
+    with resumable():
+        result = smadmm.retrieve(
+            **data, complex=complex_image, prior=prior, start=start, batch=batch, iterations=iterations,
+            strength=strength, method=method, seed=seed, device=device, checkpoint=folder / UNFINISHED, resume=resume,
+            progress=not quiet,
+        )  # fmt: skip
+        if result.interrupted:
+            stopped(f" after {result.slices[0]['iterations']} iterations")
+        for line in result.save(folder, typed(), path.name):
+            typer.echo(line)
+        shutil.rmtree(folder / UNFINISHED)
+
+
+def _simulated(path: Path, masks: int, snr: float, seed: int) -> dict[str, Any]:
+    """Noisy amplitudes of an image behind random masks."""
+    if masks < 1:
+        raise ArgumentError("{masks} must be at least 1, got {0}", masks)
+    refuse_noise(snr, None)
+    slices = read_slices(path)
+    if len(slices) != 1:
+        raise ValueError(f"{path} holds {len(slices)} images; give one")
+    slices.refuse_constant()
+    image = slices[0]
+    operator = CodedDiffraction(circle_masks(masks, image.shape, seed))
+    noisy = simulated_amplitudes(torch.from_numpy(image), operator, snr, Rng(seed, 2**60))
+    drawn = operator.masks(torch.arange(masks)).numpy()
+    return {"patterns": noisy.numpy(), "masks": drawn, "quantity": "amplitudes", "truth": np.asarray(image)}

@@ -1,0 +1,559 @@
+"""Tomography from arrays: `reconstruct`, and what it knows of sinograms.
+
+The conventions, for Python and the command line alike: a sinogram is views x detectors, a volume of them slices x views
+x detectors; angles are in degrees and turn clockwise as images are shown; `center` is the axis of rotation in detectors
+off the middle, axis - (detectors - 1)/2; the image is in the sinogram's unit per pixel.
+
+Inside, sinograms are divided by `scale`, a robust largest value of the image (the 99.9 % quantile of a smooth filtered
+back-projection), because a denoiser expects images in [0, 1]. Every slice is solved by the default of
+smadmm.imaging.pnp from a filtered back-projection, as sharp as the noise allows.
+
+Photons: a ray of attenuation p keeps the share exp(-p) of I0 photons, so -log(N/I0) has nearly the variance
+1/(I0 exp(-p)). The discretisation errs, too: no ray is trusted to less than 1/1000 of the sinogram's size. That is
+added to the variance, and 1/variance is the weight.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+from tqdm import tqdm
+
+from smadmm.arguments import ArgumentError, one_of, positive
+from smadmm.imaging.metrics import snr, ssim
+from smadmm.imaging.pnp import METHODS, Method, posterior_weight, sinogram_noise, tomography
+from smadmm.imaging.priors import Prior, find_prior
+from smadmm.imaging.result import DataWarning, ImageResult
+from smadmm.imaging.simulation import refuse_noise
+from smadmm.io.files import atomic_write, output_folder, read_arrays, write_arrays
+from smadmm.losses.tomography import Tomography, Transmission
+from smadmm.operators.radon import Radon, hann, ramp
+from smadmm.operators.radon.filters import Window, angular_weights, filtered
+from smadmm.running import History, Result, Stop, run
+from smadmm.sampling import Rng, stride
+from smadmm.solver import State
+
+EVERY = 5  # iterations between two rows of the curves
+ITERATIONS = 30
+IN_MEMORY = 2**28  # bytes of a sinogram that is read at once; larger ones stay on disk
+PIECE = 256  # views together
+TOP = 0.999  # the quantile that becomes 1
+OPAQUE = 20.0  # no detector sees photons behind such an attenuation
+MOST_NOISE = 2.5  # of the first image, in units of what the denoiser is made for
+LARGE_RESIDUAL = 0.1  # a relative residual that wants an explanation
+QUIETEST = 1e-3  # noise is never taken for less than this share of the sinogram (60 dB)
+MANY_VIEWS = 12  # from here on angles that all lie below 2 pi are suspicious
+BAD_FIT = (
+    "the image explains the sinogram badly; check the angles, their unit and sense, which axis counts the views, "
+    "the axis of rotation, and that values are line integrals -log(I/I0), not counts"
+)
+RADIANS = "all {0} angles lie below 2 pi: they are taken as degrees; convert radians by numpy.rad2deg"
+
+Rows = Any  # one sinogram: a tensor views x detectors, or `Views` of an array that is too large for memory
+
+
+def reconstruct(
+    sinogram: Any,
+    angles: ArrayLike | Tensor | None = None,
+    *,
+    size: int | tuple[int, int] | None = None,
+    spacing: float = 1.0,
+    center: float = 0.0,
+    prior: str = "ridge-ct",
+    start: Any = None,
+    batch: int | None = None,
+    iterations: int | None = None,
+    seconds: float | None = None,
+    strength: float = 1.0,
+    method: str = "smadmm",
+    photons: float | None = None,
+    bounds: tuple[float, float] | None = None,
+    truth: Any = None,
+    seed: int = 0,
+    threads: int = 1,
+    device: str = "cpu",
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    progress: bool = False,
+) -> ImageResult:
+    """Reconstruct an image from its line integrals -log(I/I0), or a volume slice by slice.
+
+    Parameters
+    ----------
+    sinogram : views x detectors, or slices x views x detectors: NumPy, torch, or anything with a shape that is read by
+        indexing, such as a memory map or an HDF5 dataset. The image comes back as the same kind.
+    angles : of the views, in degrees; None: equispaced over 180 degrees without the end point.
+    size : pixels of the image, a number or (height, width); None: what the detector spans.
+    spacing : distance of detectors in pixels of the image.
+    center : axis of rotation in detectors off the middle of the detector.
+    prior : a shipped denoiser, a file of weights (.safetensors), "tv" or "none".
+    start : first image; None: a filtered back-projection.
+    batch : views per step; None: all.
+    iterations, seconds : limits per slice; None: 30 iterations.
+    strength : multiplies the weight that the prior gets from the noise.
+    method : smadmm, sadmm, spider, svrg, asvrg, red-sd or on-red.
+    photons : per unattenuated ray; weighs rays by their Poisson statistics. None: noise of one level, estimated.
+    bounds : smallest and largest value that the image can have, where they are known; None: not below 0.
+    truth : the image, where it is known: SNR and SSIM are then measured.
+    threads, device : where it is computed.
+    checkpoint : folder in which an unfinished run is kept; with `resume` it goes on there. Remove it when you are done.
+    progress : show a progress bar.
+    """
+    refuse_noise(None, photons)
+    one_of("method", method, METHODS)
+    positive(batch=batch, iterations=iterations, seconds=seconds, strength=strength, spacing=spacing, threads=threads)
+    if not math.isfinite(center):
+        raise ArgumentError("{center} must be finite, got {0}", center)
+    begin, slices = time.perf_counter(), _slices(sinogram, "sinogram")
+    truths = None if truth is None else _slices(truth, "truth")
+    degrees, notices = _degrees(angles, len(slices[0]))
+    sides = _sides(size, truths, slices[0].shape[1] * spacing)
+    radon = Radon(sides, np.deg2rad(degrees), slices[0].shape[1], spacing, center, threads=threads)
+    if batch is not None and batch > radon.views:
+        raise ArgumentError("{batch} is {0}, more than the {1} views; lower it or leave it out", batch, radon.views)
+    images = _checked_middle(slices, radon)
+    scale = images.largest() if bounds is None else bounds[1]
+    images.divide(scale)
+    if photons is not None:
+        _refuse_opaque(images.rows, scale)
+    limits = (0.0, math.inf) if bounds is None else (bounds[0] / scale, 1.0)
+    known: Method = next(name for name in METHODS if name == method)
+    stop = Stop(iterations=ITERATIONS if iterations is None and seconds is None else iterations, seconds=seconds)
+    scan = Scan(radon, scale, find_prior(prior, device, limits), known, stop,
+                batch=batch, strength=strength, seed=seed, photons=photons, device=device)  # fmt: skip
+    finished = Finished(scan, len(slices), images.fingerprint(), checkpoint, resume)
+    first = None if start is None else torch.as_tensor(np.asarray(start, dtype=np.float32)) / scale
+    _each_slice(finished, slices, truths, images, first, progress)
+    return finished.result(sinogram, truths, notices, time.perf_counter() - begin)
+
+
+def _each_slice(
+    finished: Finished, slices: Any, truths: Any, middle: BackProjections, start: Tensor | None, progress: bool
+) -> None:
+    """Solve what is not finished yet, one slice after the other, until done or interrupted."""
+    scan, count = finished.scan, len(slices)
+    total = None if scan.stop.iterations is None else scan.stop.iterations * count
+    with tqdm(total=total, unit="it", leave=False, disable=None if progress else True) as bar:
+        for number in range(count):
+            if number in finished:
+                bar.update(finished.rows[number]["iterations"])
+                continue
+            images = middle if number == count // 2 else BackProjections(scan.radon, _read(slices[number], scan.scale))
+            truth = None if truths is None else torch.from_numpy(np.asarray(truths[number], np.float32)) / scan.scale
+            result, row = scan.solve(images, truth, start, finished.checkpoint(number), bar)
+            finished.add(number, result, images, row)
+            if result.interrupted:
+                return
+
+
+# --- what the verb is given -------------------------------------------------------------------------------------------
+
+
+def _slices(array: Any, name: str) -> Any:
+    """A sequence of slices, each rows x columns."""
+    if isinstance(array, list):
+        array = np.asarray(array)
+    shape = tuple(array.shape)
+    if len(shape) not in (2, 3) or 0 in shape:
+        raise ArgumentError("{" + name + "} has the shape {0}; it needs two axes, or three for a volume", shape)
+    return (array,) if len(shape) == 2 else array
+
+
+def _degrees(angles: ArrayLike | Tensor | None, views: int) -> tuple[NDArray[np.float64], list[str]]:
+    """The angles, and what there is to warn of."""
+    if angles is None:
+        return np.arange(views, dtype=np.float64) * (180 / views), []
+    degrees = np.asarray(angles, dtype=np.float64).ravel()
+    if len(degrees) != views or not np.isfinite(degrees).all():
+        raise ArgumentError("{angles} must be {0} finite numbers, one per view, got {1}", views, len(degrees))
+    suspicious = views >= MANY_VIEWS and float(np.abs(degrees).max()) <= 2 * math.pi * 1.001
+    return degrees, [RADIANS.format(views)] if suspicious else []
+
+
+def _sides(size: int | tuple[int, int] | None, truths: Any, span: float) -> tuple[int, int]:
+    """Height and width of the image."""
+    height, width = np.broadcast_to(truths[0].shape if truths is not None else max(1, round(span)), 2)
+    if size is not None:
+        height, width = np.broadcast_to(size, 2)
+        if min(height, width) < 2:
+            raise ArgumentError("{size} must be at least 2 pixels, got {0}", size)
+        if truths is not None and tuple(truths[0].shape) != (height, width):
+            needed = " x ".join(map(str, truths[0].shape))
+            raise ArgumentError("{size} is {0}, but the truth has {1} pixels; leave it out", size, needed)
+    return int(height), int(width)
+
+
+class Views:
+    """A sinogram that is too large for memory, divided by the scale, read as views are asked for."""
+
+    def __init__(self, stored: Any, scale: float):
+        self.stored, self.scale, self.shape = stored, scale, tuple(stored.shape)
+
+    def __getitem__(self, key: Any) -> NDArray[np.float32]:
+        """[..., views, :] with sorted numbers of views, as the loss reads."""
+        rows: NDArray[np.float32] = np.asarray(self.stored[key[-2]], dtype=np.float32)
+        scaled: NDArray[np.float32] = rows / np.float32(self.scale)
+        return scaled
+
+
+def _read(stored: Any, scale: float) -> Rows:
+    """A slice in memory, or its views as they are asked for."""
+    if 4 * math.prod(stored.shape) > IN_MEMORY:
+        return Views(stored, scale)
+    if isinstance(stored, Tensor):
+        return stored.detach().cpu().to(torch.float32) / scale
+    return torch.from_numpy(np.array(stored[:], dtype=np.float32)) / scale
+
+
+def _checked_middle(slices: Any, radon: Radon) -> BackProjections:
+    """The slice in the middle, after all slices were looked at."""
+    middle = None
+    for number in range(len(slices)):
+        rows = _read(slices[number], 1.0)
+        refuse_bad_values(rows, f"slice {number}" if len(slices) > 1 else "the sinogram")
+        middle = rows if number == len(slices) // 2 else middle
+    return BackProjections(radon, middle)
+
+
+def refuse_bad_values(rows: Rows, name: str) -> None:
+    """Values must be finite and not all the same."""
+    low, high, bad = math.inf, -math.inf, 0
+    for numbers in _pieces(rows):
+        piece = _some(rows, numbers)
+        finite = piece.isfinite()
+        bad += int((~finite).sum())
+        if bool(finite.any()):
+            low, high = min(low, float(piece[finite].min())), max(high, float(piece[finite].max()))
+    if bad:
+        raise ValueError(
+            f"{name} has {bad} values that are NaN or infinite; repair those rays or leave out their views"
+        )
+    if not low < high:
+        raise ValueError(f"{name} is constant ({low:g}): there is nothing to reconstruct")
+
+
+def _refuse_opaque(rows: Rows, scale: float) -> None:
+    """Weights exp(-b) need b = -log(I/I0)."""
+    largest = scale * max(float(_some(rows, numbers).max()) for numbers in _pieces(rows))
+    if largest > OPAQUE:
+        raise ArgumentError(
+            "the sinogram reaches {0:g}, but {photons} needs one of -log(I/I0), which stays below {1:g}; rescale it or "
+            "leave {photons} out",
+            largest,
+            OPAQUE,
+        )
+
+
+# --- one slice --------------------------------------------------------------------------------------------------------
+
+
+def _pieces(rows: Rows) -> list[NDArray[np.int64]]:
+    views = int(rows.shape[0])
+    return [np.arange(first, min(first + PIECE, views)) for first in range(0, views, PIECE)]
+
+
+def _some(rows: Rows, numbers: NDArray[np.int64]) -> Tensor:
+    return rows[torch.from_numpy(numbers)] if isinstance(rows, Tensor) else torch.from_numpy(rows[..., numbers, :])
+
+
+def _sample(rows: Rows) -> Tensor:
+    """At most PIECE of the views."""
+    views = int(rows.shape[0])
+    return _some(rows, np.unique(np.linspace(0, views - 1, min(views, PIECE)).astype(np.int64)))
+
+
+def fbp(radon: Radon, rows: Rows, window: Window = ramp) -> Tensor:
+    """Filtered back-projection, reading some views at a time."""
+    weights = torch.from_numpy(angular_weights(radon.angles)).float()
+    total = torch.zeros(radon.height, radon.width)
+    for numbers in _pieces(rows):
+        part = filtered(_some(rows, numbers), radon.spacing, window) * weights[numbers, None]
+        total += radon.adjoint_views(part, numbers)
+    return total * radon.spacing
+
+
+def residual(radon: Radon, rows: Rows, x: Tensor) -> float:
+    """|A x - b| / |b|."""
+    error = size = 0.0
+    for numbers in _pieces(rows):
+        b = _some(rows, numbers).to(x.device)
+        error += float((radon.forward_views(x, numbers) - b).double().square().sum())
+        size += float(b.double().square().sum())
+    return math.sqrt(error / size)
+
+
+def root_mean_square(rows: Rows) -> float:
+    """The size of a sinogram, from at most PIECE of its views."""
+    return float(_sample(rows).square().mean().sqrt())
+
+
+def noise_level(rows: Rows) -> float:
+    """The noise of a sinogram, from at most PIECE of its views."""
+    return max(sinogram_noise(_sample(rows)), QUIETEST * root_mean_square(rows))
+
+
+class BackProjections:
+    """Filtered back-projections of one sinogram, each filter computed once.
+
+    Filters are named by their cut: None is the ramp; a number is Hann's window up to that share of the largest
+    frequency.
+    """
+
+    CUTS = (None, *(2 ** (-n / 2) for n in range(9)))  # from sharp to smooth
+
+    def __init__(self, radon: Radon, rows: Rows):
+        self.radon, self.rows = radon, rows
+        self._done: dict[float | None, Tensor] = {}
+
+    def __getitem__(self, cut: float | None) -> Tensor:
+        if cut not in self._done:
+            self._done[cut] = fbp(self.radon, self.rows, window_of(cut))
+        return self._done[cut]
+
+    def divide(self, scale: float) -> None:
+        """Divide sinogram and images by the scale."""
+        if isinstance(self.rows, Views):
+            self.rows = Views(self.rows.stored, self.rows.scale * scale)
+        else:
+            self.rows = self.rows / scale
+        self._done = {cut: image / scale for cut, image in self._done.items()}
+
+    def largest(self) -> float:
+        """A robust largest value of the image."""
+        largest = float(np.quantile(self[1.0].numpy(), TOP))
+        if not largest > 0:
+            raise ValueError(
+                "the image has no positive values; check the sign of the sinogram, its angles and its axes"
+            )
+        return largest
+
+    def first(self, noise: float, sigma: float) -> Tensor:
+        """The sharpest image with noise of at most 2.5 sigma: a denoiser for sigma takes more for structure."""
+        quiet = (cut for cut in self.CUTS if noise * noise_gain(self.radon, window_of(cut)) <= MOST_NOISE * sigma)
+        return self[next(quiet, self.CUTS[-1])]
+
+    def fingerprint(self) -> str:
+        """Of some of the views."""
+        return hashlib.sha256(_sample(self.rows).contiguous().numpy().tobytes()).hexdigest()[:16]
+
+
+def window_of(cut: float | None) -> Window:
+    """The ramp alone (None), or Hann's window up to a share of the largest frequency."""
+    return ramp if cut is None else lambda f: hann((f / cut).clamp(max=1))
+
+
+def noise_gain(radon: Radon, window: Window) -> float:
+    """The noise of a filtered back-projection for white noise of level 1, measured with some of the views."""
+    weights = torch.from_numpy(angular_weights(radon.angles)).float()
+    numbers = np.unique(np.linspace(0, radon.views - 1, min(radon.views, 32)).astype(np.int64))
+    noise = torch.from_numpy(Rng(0, 0).standard_normal((len(numbers), radon.detectors), dtype=np.float32))
+    some = weights[numbers]
+    image = radon.adjoint_views(filtered(noise, radon.spacing, window) * some[:, None], numbers) * radon.spacing
+    return float(image.std(correction=0) * (weights.square().sum() / some.square().sum()).sqrt())
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What all slices share: geometry, scale, and how they are solved."""
+
+    radon: Radon
+    scale: float
+    prior: Prior
+    method: Method
+    stop: Stop
+    batch: int | None = None
+    strength: float = 1.0
+    seed: int = 0
+    photons: float | None = None
+    device: str = "cpu"
+
+    def statistics(self, rows: Rows) -> tuple[float, Transmission | None, float]:
+        """The noise of a ray of weight 1, the weights, and the root mean square noise of all rays."""
+        if self.photons is None:
+            noise = noise_level(rows)
+            return noise, None, noise
+        counted, least = 1 / (self.scale**2 * self.photons), (QUIETEST * root_mean_square(rows)) ** 2
+        noise, weights = math.sqrt(counted + least), Transmission(self.scale, least / counted)
+        return noise, weights, noise * math.sqrt(float((1 / weights(_sample(rows))).mean()))
+
+    def solve(
+        self, images: BackProjections, truth: Tensor | None, start: Tensor | None, checkpoint: Path | None, bar: Any
+    ) -> tuple[Result, dict[str, Any]]:
+        """Reconstruct one slice, going on from a checkpoint that exists: the result, and a row of numbers on it."""
+        rows, begin = images.rows, bar.n
+        noise, weights, mean_noise = self.statistics(rows)
+        loss = Tomography(self.radon, rows, weights, sampling=stride, device=self.device)
+        rho = self.strength * posterior_weight(loss, noise, self.prior.sigma)
+        solver = tomography(loss, self.prior.prox(rho), rho, self.method, self.batch, self.seed)
+        first = images.first(mean_noise, self.prior.sigma) if start is None else start
+        name, metric = self._metric(rows, truth)
+
+        def tick(s: State) -> None:
+            bar.update(begin + s.k - bar.n)
+
+        resume = checkpoint is not None and checkpoint.exists()
+        result = run(solver, first.to(self.device), self.stop, every=EVERY, metrics={name: metric}, objective=False,
+                     callback=tick, progress=False, checkpoint=checkpoint, resume=resume)  # fmt: skip
+        row = {"noise": noise, "relative_noise": mean_noise / root_mean_square(rows), "rho": rho}
+        return result, row | self._quality(images, truth, result)
+
+    def _metric(self, rows: Rows, truth: Tensor | None) -> tuple[str, Callable[[State], float]]:
+        """SNR where the truth is known, the relative residual of the data elsewhere."""
+        if truth is None:
+            return "residual", lambda s: residual(self.radon, rows, s.answer)
+        exact = truth.to(self.device)
+        return "snr", lambda s: snr(exact, s.answer)
+
+    def _quality(self, images: BackProjections, truth: Tensor | None, result: Result) -> dict[str, Any]:
+        """Residuals, SNR and SSIM where the truth is known, and the cost."""
+        x, plain = result.x.detach().cpu(), images[None]
+        row: dict[str, Any] = {
+            "residual": residual(self.radon, images.rows, x),
+            "residual_fbp": residual(self.radon, images.rows, plain),
+            "iterations": result.state.k,
+            "sfo": result.state.sfo,
+            "seconds": result.history["seconds"][-1],
+            "stopped": result.reason.value,
+        }
+        if truth is not None:
+            for name, measure in (("snr", snr), ("ssim", ssim)):
+                row |= {name: measure(truth, x), f"{name}_fbp": measure(truth, plain)}
+        return row
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the result, in words and numbers."""
+        radon = self.radon
+        return {
+            "method": self.method,
+            "prior": self.prior.name,
+            "strength": self.strength,
+            "batch": self.batch,
+            "limits": {"iterations": self.stop.iterations, "seconds": self.stop.seconds},
+            "seed": self.seed,
+            "photons": self.photons,
+            "views": radon.views,
+            "detectors": radon.detectors,
+            "size": [radon.height, radon.width],
+            "spacing": radon.spacing,
+            "center": radon.centre,
+            "scale": self.scale,
+        }
+
+
+# --- finished slices --------------------------------------------------------------------------------------------------
+
+
+class Finished:
+    """The slices that are done: in memory or, with a folder, kept there for a run that goes on.
+
+    The folder holds settings.json, image.npy with the finished slices, slice_NNNN.npz with their numbers and curves,
+    and the checkpoint of the slice at work.
+    """
+
+    def __init__(
+        self, scan: Scan, count: int, fingerprint: str, folder: str | os.PathLike[str] | None, resume: bool
+    ) -> None:
+        self.scan, self.middle, self.interrupted = scan, count // 2, False
+        self.rows: dict[int, dict[str, Any]] = {}
+        self.histories: dict[int, History] = {}
+        self.fbps: dict[int, NDArray[np.float32]] = {}  # of the slice to show
+        shape = (count, scan.radon.height, scan.radon.width)
+        self.folder = None if folder is None else Path(folder)
+        if self.folder is None:
+            self.images: NDArray[np.float32] = np.full(shape, np.nan, np.float32)
+            return
+        angles = np.rad2deg(scan.radon.angles).tolist()
+        self._open(self.folder, {**scan.settings(), "slices": count, "data": fingerprint, "angles": angles}, resume)
+        path = self.folder / "image.npy"
+        if path.exists():
+            self.images = np.lib.format.open_memmap(path, mode="r+")
+        else:
+            self.images = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
+            self.images[:] = np.nan
+
+    def _open(self, folder: Path, settings: dict[str, Any], resume: bool) -> None:
+        """Read what is there; refused if it belongs to another run or would be lost."""
+        told = folder / "settings.json"
+        if told.exists():
+            if not resume:
+                raise ArgumentError("{0} holds an unfinished run; set {resume} to go on with it, or remove it", folder)
+            before = json.loads(told.read_text(encoding="utf-8"))
+            for name, value in json.loads(json.dumps(settings)).items():
+                if before.get(name) != value:
+                    change = "" if name == "angles" else f": {before.get(name)} then, {value} now"
+                    raise ValueError(f"{folder} holds an unfinished run with another {name}{change}; choose another")
+            for path in folder.glob("slice_*.npz"):
+                self._load(path)
+            return
+        output_folder(folder)
+        (folder / "image.npy").unlink(missing_ok=True)
+        atomic_write(told, json.dumps(settings).encode())
+
+    def _load(self, path: Path) -> None:
+        number = int(path.stem.removeprefix("slice_"))
+        arrays, (self.rows[number], columns) = read_arrays(path)
+        self.histories[number] = History({k: [math.nan if v is None else v for v in c] for k, c in columns.items()})
+        if "fbp" in arrays:
+            self.fbps[number] = arrays["fbp"]
+
+    def __contains__(self, number: int) -> bool:
+        return number in self.rows
+
+    def checkpoint(self, number: int) -> Path | None:
+        """The file in which a slice at work is kept."""
+        return None if self.folder is None else self.folder / f"slice_{number:04d}.checkpoint"
+
+    def add(self, number: int, result: Result, images: BackProjections, row: dict[str, Any]) -> None:
+        """A slice that is done, or as far as it got before it was interrupted."""
+        self.images[number] = (self.scan.scale * result.x.detach()).cpu().numpy()
+        self.rows[number], self.histories[number], self.interrupted = row, result.history, result.interrupted
+        if number == self.middle or result.interrupted:
+            self.fbps[number] = (self.scan.scale * images[None]).numpy()
+        if self.folder is not None and not result.interrupted:
+            if isinstance(self.images, np.memmap):
+                self.images.flush()
+            shown = {"fbp": self.fbps[number]} if number == self.middle else {}
+            write_arrays(self.folder / f"slice_{number:04d}.npz", shown, [row, result.history.columns])
+            (self.folder / f"slice_{number:04d}.checkpoint").unlink(missing_ok=True)
+
+    def result(self, sinogram: Any, truths: Any, notices: list[str], seconds: float) -> ImageResult:
+        """All of it, in the unit and the kind of array of the sinogram."""
+        number = self.middle if self.middle in self.fbps else max(self.fbps)
+        shown = {} if truths is None else {"truth": np.asarray(truths[number], np.float32)}
+        shown |= {"FBP": self.fbps[number], self.scan.method.upper(): np.array(self.images[number])}
+        image: Any = np.array(self.images[0]) if len(sinogram.shape) == 2 else self.images
+        settings = self.scan.settings() | {
+            "prior_sigma": self.scan.prior.sigma,
+            "prior_lipschitz": self.scan.prior.lipschitz,
+            "device": self.scan.device,
+            "threads": self.scan.radon.threads,
+            "total_seconds": seconds,
+        }
+        rows = [{"slice": i, **self.rows[i]} for i in sorted(self.rows)]
+        bad = truths is None and any(row["residual"] > max(LARGE_RESIDUAL, 3 * row["relative_noise"]) for row in rows)
+        told = notices + [BAD_FIT] * bad
+        for text in told:
+            warnings.warn(text, DataWarning, stacklevel=3)
+        return ImageResult(
+            verb="Reconstruction",
+            image=torch.from_numpy(image).to(sinogram.device) if isinstance(sinogram, Tensor) else image,
+            shown=shown,
+            slices=rows,
+            histories=[self.histories[i] for i in sorted(self.histories)],
+            settings=settings,
+            warnings=tuple(told),
+            interrupted=self.interrupted,
+        )
