@@ -8,7 +8,6 @@ import torch
 import smadmm
 from smadmm.imaging.simulation import simulated_sinogram
 from smadmm.io.phantoms import abdomen_image
-from smadmm.sampling import Rng
 
 SIZE, VIEWS, SNR, OUT = 512, 60, 50.0, "demo"
 
@@ -16,7 +15,7 @@ SIZE, VIEWS, SNR, OUT = 512, 60, 50.0, "demo"
 def main() -> None:
     torch.set_num_threads(1)
     truth = abdomen_image(SIZE)
-    sinogram = simulated_sinogram(truth, VIEWS, SNR, Rng(0, 2**61))
+    sinogram = simulated_sinogram(truth, VIEWS, SNR)
     result = smadmm.reconstruct(sinogram, truth=truth, bounds=(0, 1), progress=True)
     print(result)
     for line in result.save(OUT, "make demo", "phantom"):

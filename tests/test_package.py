@@ -105,16 +105,16 @@ def blocks(name):
     return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/denoisers.md"])
 def test_snippets_run_as_printed(name, tmp_path):
     assert blocks(name)
     for code in blocks(name):
         subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=tmp_path, capture_output=True)
 
 
-def test_the_readme_shows_the_committed_results():
+def test_the_page_on_the_paper_shows_the_committed_results():
     table = (ROOT / "docs/results/complexity/table.md").read_text().strip()
-    assert table in (ROOT / "README.md").read_text()
+    assert table in (ROOT / "docs/paper.md").read_text()
 
 
 def test_the_guide_shows_the_source_as_it_is():

@@ -26,7 +26,6 @@ from smadmm.imaging.simulation import half_turn, simulated_sinogram
 from smadmm.io.images import window
 from smadmm.io.phantoms import abdomen, abdomen_image
 from smadmm.operators import Radon
-from smadmm.sampling import Rng
 
 pydicom = pytest.importorskip("pydicom")
 h5py = pytest.importorskip("h5py")
@@ -116,7 +115,7 @@ def test_a_simulated_slice_gives_everything_promised(slice_file, tmp_path, hu):
 def simulated(image, views, decibel, seed=0):
     """Arguments of `reconstruct` for a simulated sinogram of an image in [0, 1]."""
     truth = torch.as_tensor(image)
-    return {"sinogram": simulated_sinogram(truth, views, decibel, Rng(seed, 2**61)), "truth": truth, "bounds": (0, 1)}
+    return {"sinogram": simulated_sinogram(truth, views, decibel, seed), "truth": truth, "bounds": (0, 1)}
 
 
 def test_noise_of_the_simulation_has_the_asked_for_size(hu):

@@ -28,7 +28,6 @@ from smadmm.io.counts import from_counts
 from smadmm.io.files import atomic_write, output_folder
 from smadmm.io.images import Lazily, Slices, hounsfield, read_slices
 from smadmm.io.sinogram import read_sinogram
-from smadmm.sampling import Rng
 
 SNR = 50.0  # dB, of simulated data
 WIDTH = 360.0  # mm, of a slice that does not say
@@ -87,7 +86,7 @@ def reconstruct(
     else:
         _refuse_measured(angles=angles, views=views, size=size, flat=flat, dark=dark)
         slices = read_slices(path)
-        data = _simulated(slices, simulate, snr, photons, Rng(seed, 0), threads)
+        data = _simulated(slices, simulate, snr, photons, seed, threads)
     notes = data.pop("notes")
     for line in notes:
         typer.echo(line)
@@ -137,7 +136,7 @@ def _refuse_measured(**options: Any) -> None:
 
 
 def _simulated(
-    slices: Slices, views: int, snr: float | None, photons: float | None, rng: Rng, threads: int
+    slices: Slices, views: int, snr: float | None, photons: float | None, seed: int, threads: int
 ) -> dict[str, Any]:
     """Sinograms of the slices, made as they are asked for: with Gaussian noise, or counts of photons."""
     if views < 1:
@@ -155,10 +154,9 @@ def _simulated(
         return torch.from_numpy(slices[number]) * top
 
     def sinogram(number: int) -> Any:
-        own = Rng(rng.seed, 2**61 + number)
         if photons is not None:
-            return simulated_counts(truth(number), views, photons, own, threads)
-        return simulated_sinogram(truth(number), views, SNR if snr is None else snr, own, threads)
+            return simulated_counts(truth(number), views, photons, seed, number, threads)
+        return simulated_sinogram(truth(number), views, SNR if snr is None else snr, seed, number, threads)
 
     detectors = half_turn(truth(0), views).detectors
     stack = Lazily((len(slices), views, detectors), sinogram), Lazily(slices.shape, truth)

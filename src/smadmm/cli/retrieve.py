@@ -18,7 +18,6 @@ from smadmm.imaging.simulation import refuse_noise, simulated_amplitudes
 from smadmm.io.images import read_slices
 from smadmm.io.patterns import is_patterns, read_patterns
 from smadmm.operators import CodedDiffraction, circle_masks
-from smadmm.sampling import Rng
 
 SNR = 25.0  # dB, of simulated patterns
 UNFINISHED = "unfinished"
@@ -91,6 +90,6 @@ def _simulated(path: Path, masks: int, snr: float, seed: int) -> dict[str, Any]:
     slices.refuse_constant()
     image = slices[0]
     operator = CodedDiffraction(circle_masks(masks, image.shape, seed))
-    noisy = simulated_amplitudes(torch.from_numpy(image), operator, snr, Rng(seed, 2**60))
+    noisy = simulated_amplitudes(torch.from_numpy(image), operator, snr, seed)
     drawn = operator.masks(torch.arange(masks)).numpy()
     return {"patterns": noisy.numpy(), "masks": drawn, "quantity": "amplitudes", "truth": np.asarray(image)}

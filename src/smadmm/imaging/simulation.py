@@ -42,16 +42,21 @@ def attenuation_per_pixel(pixel_mm: float) -> float:
     return WATER / WATER_VALUE * pixel_mm
 
 
-def simulated_sinogram(image: Tensor, views: int, snr: float, rng: Rng, threads: int = 1) -> Tensor:
-    """Line integrals at `views` angles over half a turn, with Gaussian noise of `snr` dB."""
+def simulated_sinogram(
+    image: Tensor, views: int, snr: float, seed: int = 0, number: int = 0, threads: int = 1
+) -> Tensor:
+    """Line integrals at `views` angles over half a turn, with Gaussian noise of `snr` dB, another for every number."""
     clean = half_turn(image, views, threads)(image)
-    return with_noise(clean, snr, torch.from_numpy(rng.standard_normal(clean.shape, dtype=np.float32)))
+    noise = Rng(seed, 2**61 + number).standard_normal(clean.shape, dtype=np.float32)
+    return with_noise(clean, snr, torch.from_numpy(noise))
 
 
-def simulated_counts(image: Tensor, views: int, photons: float, rng: Rng, threads: int = 1) -> Tensor:
+def simulated_counts(
+    image: Tensor, views: int, photons: float, seed: int = 0, number: int = 0, threads: int = 1
+) -> Tensor:
     """-log(N/I0) of counts N at `views` angles over half a turn; the image is in attenuation per pixel."""
     clean = half_turn(image, views, threads)(image)
-    counts = rng.poisson(photons * np.exp(-clean.double().numpy()))
+    counts = Rng(seed, 2**61 + number).poisson(photons * np.exp(-clean.double().numpy()))
     return torch.from_numpy(-np.log(np.maximum(counts, 0.5) / photons).astype(np.float32))
 
 
@@ -61,8 +66,8 @@ def half_turn(image: Tensor, views: int, threads: int = 1) -> Radon:
     return Radon((height, width), np.arange(views) * math.pi / views, threads=threads)
 
 
-def simulated_amplitudes(image: Tensor, operator: CodedDiffraction, snr: float, rng: Rng) -> Tensor:
+def simulated_amplitudes(image: Tensor, operator: CodedDiffraction, snr: float, seed: int = 0) -> Tensor:
     """|A x| with Gaussian noise of `snr` dB; what falls below zero is zero."""
     clean = operator(image).abs()
-    noise = torch.from_numpy(rng.standard_normal(clean.shape, dtype=np.float32)).to(clean)
+    noise = torch.from_numpy(Rng(seed, 2**60).standard_normal(clean.shape, dtype=np.float32)).to(clean)
     return with_noise(clean, snr, noise).clamp(min=0)
