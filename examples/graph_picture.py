@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from smadmm import ADMM, SGD, Problem, Stop, auto
-from smadmm import running as run
+from smadmm import ADMM, SGD, Problem, Stop, auto, run
 from smadmm.losses import Sigmoid
 from smadmm.operators import EdgeDifferences
 from smadmm.proxes import L1, Zero

@@ -6,8 +6,7 @@ import pytest
 import torch
 from sklearn.linear_model import Lasso
 
-from smadmm import ADMM, SAGA, SGD, SVRG, Power, Problem, Spider, Stop, Storm
-from smadmm import running as run
+from smadmm import ADMM, SAGA, SGD, SVRG, Power, Problem, Spider, Stop, Storm, run
 from smadmm.losses import Logistic, Squared
 from smadmm.operators import FiniteDifferences, Identity, Slot, Stack
 from smadmm.proxes import L1, Box

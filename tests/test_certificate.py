@@ -5,8 +5,7 @@ import itertools
 import pytest
 import torch
 
-from smadmm import ADMM, SGD, Power, Problem, Reason, Stop, Storm, certify
-from smadmm import running as run
+from smadmm import ADMM, SGD, Power, Problem, Reason, Stop, Storm, certify, run
 from smadmm.certificate import certify_at
 from smadmm.losses import Autograd, Logistic, Stream
 from smadmm.operators import Matrix

@@ -14,9 +14,8 @@ import pytest
 import torch
 
 import smadmm
-from smadmm import ADMM, ASVRG, SAGA, SGD, SVRG, Power, Problem, Spider, Stop, Storm
+from smadmm import ADMM, ASVRG, SAGA, SGD, SVRG, Power, Problem, Spider, Stop, Storm, run
 from smadmm import checkpoint as checkpoints
-from smadmm import running as run
 from smadmm.checkpoint import CheckpointError, describe, load, save
 from smadmm.losses import Sigmoid
 from smadmm.proxes import L1
@@ -62,7 +61,7 @@ SCRIPT = """
 import sys, torch
 sys.path.insert(0, {tests!r})
 from test_checkpoint import START, make
-from smadmm import Stop, running as run
+from smadmm import Stop, run
 run(make(), START, Stop(iterations=4000), every=500, checkpoint={file!r}, checkpoint_iterations=20, resume=True)
 """
 

@@ -7,8 +7,7 @@ import pytest
 import scipy.sparse
 import torch
 
-from smadmm import ADMM, SGD, Problem, Reason, Stop, Storm
-from smadmm import running as run
+from smadmm import ADMM, SGD, Problem, Reason, Stop, Storm, run
 from smadmm.losses import (
     AmplitudeLoss,
     Autograd,

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from smadmm import Stop
-from smadmm import running as run
+from smadmm import Stop, run
 from smadmm.checkpoint import describe
 from smadmm.imaging.metrics import align, snr
 from smadmm.imaging.pnp import METHODS, pnp

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from smadmm import ADMM, SGD, Problem, Spider, Stop, Storm
-from smadmm import running as run
+from smadmm import ADMM, SGD, Problem, Spider, Stop, Storm, run
 from smadmm.imaging import metrics
 from smadmm.imaging.pnp import METHODS, estimator, pnp, posterior_weight, sinogram_noise, tomography
 from smadmm.imaging.preconditioner import FourierStep, NewtonStep

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from smadmm import ADMM, SGD, Diverged, History, Problem, Reason, Stop, Storm
-from smadmm import running as run
+from smadmm import ADMM, SGD, Diverged, History, Problem, Reason, Stop, Storm, run
 from smadmm.checkpoint import load
 from smadmm.losses import Logistic, Squared
 from smadmm.proxes import L1, Denoised

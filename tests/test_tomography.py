@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from smadmm import ADMM, SGD, Power, Problem, Stop, Storm
-from smadmm import running as run
+from smadmm import ADMM, SGD, Power, Problem, Stop, Storm, run
 from smadmm.checkpoint import describe
 from smadmm.imaging.preconditioner import FourierStep
 from smadmm.losses import Tomography, Transmission

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from smadmm import Problem, Stop, auto, check_assumptions
-from smadmm import running as run
+from smadmm import Problem, Stop, auto, check_assumptions, run
 from smadmm.losses import Autograd, LeastSquares, Logistic, Sigmoid, Stream
 from smadmm.operators import EdgeDifferences, Identity, Matrix, Stack
 from smadmm.proxes import L1, Denoised

@@ -72,6 +72,7 @@ def certify_at(
     x: Tensor,
     ys: Sequence[Tensor],
     lam: Tensor,
+    *,
     sample: int | None = None,
     seed: int = 0,
     r: float = 1.0,
@@ -92,14 +93,14 @@ def certify_at(
 
 
 def certify(
-    problem: Problem, state: State, sample: int | None = None, averaged: bool = False, seed: int = 0, r: float = 1.0
+    problem: Problem, state: State, sample: int | None = None, *, averaged: bool = False, seed: int = 0, r: float = 1.0
 ) -> Certificate:
     """The certificate of a state, at its last iterate or, with `averaged`, at its averages of x and lam.
 
     For the averages y is chosen as prox_h(A x - c - lam), which makes the second part at most the third (B = -I).
     """
     if not averaged:
-        return certify_at(problem, state.x, state.ys, state.lam, sample, seed, r)
+        return certify_at(problem, state.x, state.ys, state.lam, sample=sample, seed=seed, r=r)
     if state.mean is None:
         raise ValueError("this run keeps no averages; make the solver with average=Average()")
     if not problem.explicit:
@@ -107,4 +108,4 @@ def certify(
     x, lam = state.mean.x, state.mean.lam
     w = problem.A(x) - lam / r
     y = problem.hs[0].prox(w if problem.c is None else w - problem.c, 1 / r)
-    return certify_at(problem, x, (y,), lam, sample, seed, r)
+    return certify_at(problem, x, (y,), lam, sample=sample, seed=seed, r=r)

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from smadmm.estimators import Estimate
 from smadmm.io.files import atomic_write
+from smadmm.operators.linear import is_scipy_sparse
 from smadmm.solver import Mean, State
 from smadmm.stepsize import StepSize
 
@@ -115,7 +116,8 @@ def _entries(name: str, value: Any, seen: frozenset[int]) -> Iterator[tuple[str,
     elif isinstance(value, torch.nn.Module):
         yield name, type(value).__qualname__
         yield from _entries(name, dict(value.state_dict()), seen)
-    elif hasattr(value, "tocsr") and hasattr(value, "indptr"):
+    elif is_scipy_sparse(value):
+        value = value.tocsr()
         yield from _entries(name, {"data": value.data, "indices": value.indices, "indptr": value.indptr}, seen)
     else:
         yield name, f"{type(value).__module__}.{type(value).__qualname__}"

@@ -270,7 +270,8 @@ class Measured(Estimator):
         if not isinstance(f, FiniteSum):
             raise TypeError(f"Measured keeps a table of samples and needs a FiniteSum loss, got {type(f).__name__}")
         table = x.new_zeros((f.n, *f.component_shape(x)))
-        empty = Correlated(torch.zeros_like(x), x, 0, table, torch.zeros_like(x), 0.0, 0.0)
+        nothing = torch.zeros_like(x)
+        empty = Correlated(nothing, x, 0, table=table, mean=nothing, along=0.0, across=0.0)
         return self.update(f, empty, x, 0, rng)
 
     def update(self, f: Loss, e: Estimate, x: Tensor, k: int, rng: Rng) -> Estimate:
@@ -285,4 +286,5 @@ class Measured(Estimator):
         along = e.along + (1 - self.memory) * (_product(g, scaled) - e.along)
         across = e.across + (1 - self.memory) * (_product(w, scaled) - e.across)
         table, mean = _refresh(f, e, batch, new)
-        return Correlated(torch.sub(g, w, alpha=gamma), x, e.sfo + self.batch, table, mean, along, across)
+        v = torch.sub(g, w, alpha=gamma)
+        return Correlated(v, x, e.sfo + self.batch, table=table, mean=mean, along=along, across=across)

@@ -179,9 +179,8 @@ def auto(problem: Problem, budget: int, x: Tensor | None = None) -> Parameters:
     )
     step: XStep = Exact(problem.A, tuple(x.shape)) if exact else linearised
     momentum = Power(2.0, -2 / 3, hi=1.0)
-    return Parameters(
-        problem, Power(c_rho, power), Power(c_eta, power), momentum, batch, first, iterations, step, reasons
-    )
+    rho, eta = Power(c_rho, power), Power(c_eta, power)
+    return Parameters(problem, rho, eta, momentum, batch, first, iterations=iterations, x_step=step, reasons=reasons)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ same L, and suits noise f times the level D was trained for (training per level 
 """
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,13 @@ class Potential(Protocol):
     radius: int  # a pixel of grad g depends on pixels at most this far away
 
     def __call__(self, x: Tensor) -> Tensor: ...
+    def gradient(self, x: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class HasGradient(Protocol):
+    """A potential whose gradient is written out."""
+
     def gradient(self, x: Tensor) -> Tensor: ...
 
 
@@ -65,7 +72,7 @@ class GradientStep(nn.Module):
     def gradient(self, x: Tensor) -> Tensor:
         """grad g(x), without gamma."""
         planes = self._planes(x)
-        z = self.g.gradient(planes) if hasattr(self.g, "gradient") else self._differentiated(planes)
+        z = self.g.gradient(planes) if isinstance(self.g, HasGradient) else self._differentiated(planes)
         return z.reshape(x.shape).to(x.dtype)
 
     def _differentiated(self, x: Tensor) -> Tensor:

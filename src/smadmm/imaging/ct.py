@@ -275,16 +275,6 @@ def _sample(rows: Rows) -> Tensor:
     return _some(rows, np.unique(np.linspace(0, views - 1, min(views, PIECE)).astype(np.int64)))
 
 
-def fbp(radon: Radon, rows: Rows, window: Window = ramp) -> Tensor:
-    """Filtered back-projection, reading some views at a time."""
-    weights = torch.from_numpy(angular_weights(radon.angles)).float()
-    total = torch.zeros(radon.height, radon.width)
-    for numbers in _pieces(rows):
-        part = filtered(_some(rows, numbers), radon.spacing, window) * weights[numbers, None]
-        total += radon.adjoint_views(part, numbers)
-    return total * radon.spacing
-
-
 def residual(radon: Radon, rows: Rows, x: Tensor) -> float:
     """|A x - b| / |b|."""
     error = size = 0.0
@@ -320,7 +310,7 @@ class BackProjections:
 
     def __getitem__(self, cut: float | None) -> Tensor:
         if cut not in self._done:
-            self._done[cut] = fbp(self.radon, self.rows, window_of(cut))
+            self._done[cut] = self.radon.fbp(self.rows, window_of(cut))
         return self._done[cut]
 
     def divide(self, scale: float) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smadmm.operators.linear import _sparse_csr
+from smadmm.operators.linear import _sparse_csr, is_scipy_sparse
 
 
 class DenseRows:
@@ -95,4 +95,4 @@ def data_matrix(matrix: Any) -> Any:
 
 
 def is_sparse(matrix: Any) -> bool:
-    return hasattr(matrix, "tocsr") or (isinstance(matrix, Tensor) and matrix.layout != torch.strided)
+    return is_scipy_sparse(matrix) or (isinstance(matrix, Tensor) and matrix.layout != torch.strided)

@@ -62,7 +62,7 @@ class Tomography(BlockLeastSquares):
         self.radon, self.shape, self.dtype, self._weights = radon, radon.in_shape, dtype, weights
         self._sinogram = sinogram.to(dtype=dtype, device=device) if isinstance(sinogram, Tensor) else sinogram
         for name, array in (("the sinogram", sinogram), ("weights", weights)):
-            if hasattr(array, "shape") and tuple(array.shape) != radon.out_shape:
+            if array is not None and not callable(array) and tuple(array.shape) != radon.out_shape:
                 raise ValueError(f"{name}: shape {tuple(array.shape)}, but {radon} needs {radon.out_shape}")
         self._order = torch.from_numpy(np.argsort(radon.angles % np.pi, kind="stable")).to(device)
         # sinogram and weights may be too large to be read for a checkpoint: a few views stand for them
@@ -132,7 +132,8 @@ class Tomography(BlockLeastSquares):
         for piece in self._pieces(batch):
             if fused:
                 b, w = self.data(piece)
-                part = self.radon.fused_gradient(x, other, share, b, total, w, scale, piece)
+                part = self.radon.fused_gradient(x, b, piece, other=other, share=share, data_share=total, weights=w,
+                                                 scale=scale)  # fmt: skip
             else:
                 context, residual = self.residual(x, total, piece)
                 part = self.back(context, residual / len(batch))

@@ -195,13 +195,18 @@ def _sparse_csr(matrix: Any) -> Tensor:
         )
 
 
+def is_scipy_sparse(matrix: Any) -> bool:
+    """Whether it is a sparse matrix of SciPy, without importing SciPy."""
+    return type(matrix).__module__.startswith("scipy.sparse")
+
+
 class Matrix(Operator):
     """x -> M x on the last axis of x, M dense or sparse (torch, NumPy or SciPy); `batch` names leading axes."""
 
     def __init__(self, matrix: Any, batch: Shape = ()):
         if isinstance(matrix, Tensor) and matrix.layout == torch.strided:
             self.matrix = matrix
-        elif isinstance(matrix, Tensor) or hasattr(matrix, "tocsr"):
+        elif isinstance(matrix, Tensor) or is_scipy_sparse(matrix):
             self.matrix = _sparse_csr(matrix)
         else:
             self.matrix = torch.as_tensor(matrix)

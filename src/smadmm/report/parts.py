@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 Outcome = Literal["holds", "holds in part", "does not hold here"]
 OUTCOMES: tuple[Outcome, ...] = ("holds", "holds in part", "does not hold here")
@@ -159,8 +160,6 @@ KINDS = {kind.__name__.lower(): kind for kind in (Heading, Facts, Table, Curves,
 
 def environment() -> dict[str, str | float | None]:
     """The software and the kind of machine; no name of it, no path on it."""
-    import torch
-
     return {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
@@ -174,7 +173,7 @@ def environment() -> dict[str, str | float | None]:
 
 def finite(values: Any, keep: Any) -> list[float | None]:
     """The numbers to keep, for JSON, to seven digits; None where one is not finite."""
-    array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=float)[keep]
+    array = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values, dtype=float)[keep]
     return [float(f"{v:.7g}") if math.isfinite(v) else None for v in array]
 
 

@@ -60,14 +60,14 @@ def view_of(g: Geometry, cosine: float, sine: float, like: Tensor) -> View:
 
     along = torch.arange(columns, device=like.device)
     return View(
-        steep,
-        PHASES * cells,
-        index(low)[:, None] + along,
-        index(high)[:, None] + along,
-        real(sigma - whole)[:, None],
-        index(left + cells * np.arange(PHASES)[:, None]),
-        real(shifted - left),
-        real(seen / abs(dominant)),
+        steep=steep,
+        size=PHASES * cells,
+        low=index(low)[:, None] + along,
+        high=index(high)[:, None] + along,
+        w=real(sigma - whole)[:, None],
+        places=index(left + cells * np.arange(PHASES)[:, None]),
+        fraction=real(shifted - left),
+        weight=real(seen / abs(dominant)),
     )
 
 

@@ -39,6 +39,7 @@ from smadmm.operators.radon import generic
 from smadmm.operators.radon.derivatives import Adjoint, Forward
 from smadmm.operators.radon.filters import Window, angular_weights, filtered, ramp
 
+PIECE = 256  # views of a sinogram on disk that are read together
 PARALLEL_FROM = 32  # views times slices; below, starting threads costs more than it gains
 NO_WEIGHTS = np.empty((1, 0, 0), float32)
 ROUNDING = 1e-5  # of single precision, in norms
@@ -113,16 +114,8 @@ class Radon(Operator):
         """The operator of these views alone."""
         numbers = self._numbers(views)
         size = (self.height, self.width)
-        return Radon(
-            size,
-            self.angles[numbers],
-            self.detectors,
-            self.spacing,
-            self.centre,
-            self.batch,
-            self.threads,
-            self.compiled,
-        )
+        angles, where = self.angles[numbers], (self.detectors, self.spacing, self.centre)
+        return Radon(size, angles, *where, batch=self.batch, threads=self.threads, compiled=self.compiled)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_views(x, None)
@@ -211,15 +204,16 @@ class Radon(Operator):
     def fused_gradient(
         self,
         x: Tensor,
+        data: Tensor,
+        views: ArrayLike | Tensor,
+        *,
         other: Tensor,
         share: float,
-        data: Tensor,
         data_share: float,
         weights: Tensor | None,
         scale: float,
-        views: ArrayLike | Tensor,
     ) -> Tensor:
-        """scale A_S'(weights * (A_S (x + share other) - data_share data)): one compiled call a slice."""
+        """scale A_S'(weights * (A_S (x + share other) - data_share data)): one compiled call per slice."""
         slices = math.prod(x.shape[:-2])
         one, two, b = (self._slices(values, slices) for values in (x, other, data))
         w = NO_WEIGHTS.repeat(slices, 0) if weights is None else self._slices(weights, slices)
@@ -308,11 +302,25 @@ class Radon(Operator):
 
     # --- filtered back-projection -----------------------------------------------------------------------------------
 
-    def fbp(self, sinogram: Tensor, window: Window = ramp, views: ArrayLike | Tensor | None = None) -> Tensor:
-        """Filtered back-projection of all views, or of the sinogram of some."""
+    def fbp(self, sinogram: Any, window: Window = ramp, views: ArrayLike | Tensor | None = None) -> Tensor:
+        """Filtered back-projection of all views, or of the sinogram of some.
+
+        A sinogram that is not a tensor is read some views at a time, as sinogram[..., numbers, :].
+        """
         chosen = self if views is None else self.subset(views)
-        weights = torch.as_tensor(angular_weights(chosen.angles), dtype=sinogram.dtype, device=sinogram.device)
-        return chosen.adjoint(weights[:, None] * filtered(sinogram, self.spacing, window)) * self.spacing
+        shares, total = torch.from_numpy(angular_weights(chosen.angles)), None
+        pieces = (
+            [None]
+            if isinstance(sinogram, Tensor)
+            else np.split(np.arange(chosen.views), range(PIECE, chosen.views, PIECE))
+        )
+        for numbers in pieces:
+            rows = sinogram if numbers is None else torch.from_numpy(sinogram[..., numbers.numpy(), :])
+            weights = (shares if numbers is None else shares[numbers]).to(rows)
+            part = chosen.adjoint_views(weights[:, None] * filtered(rows, self.spacing, window), numbers)
+            total = part if total is None else total.add_(part)
+        assert total is not None
+        return total * self.spacing
 
     def __repr__(self) -> str:
         return f"Radon({self.height} x {self.width} -> {self.views} views x {self.detectors} detectors)"
