@@ -72,7 +72,7 @@ def test_auto_on_a_stream_a_large_problem_and_a_denoiser(g):
 
 def test_auto_refuses_what_it_cannot_know(g):
     f = Autograd(lambda x, batch: x.sum(), n=3)
-    with pytest.raises(ValueError, match="give auto a point x"):
+    with pytest.raises(ValueError, match="give a point x"):
         auto(Problem(f, L1(0.1)), 1000)
     with pytest.raises(ValueError, match="looks linear"):
         auto(Problem(f, L1(0.1)), 1000, x=torch.zeros(3))

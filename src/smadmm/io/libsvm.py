@@ -13,7 +13,6 @@ import gzip
 import hashlib
 import io
 import os
-import tempfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -95,7 +94,7 @@ def load_libsvm(
             "or its folder by --data or SMADMM_DATA"
         )
     base = (url or os.environ.get("SMADMM_LIBSVM_URL") or PAGE).rstrip("/")
-    return _parse(_cached(name) or _download(name, base), name, name, n_features)
+    return _parse(_fetched(name, base), name, name, n_features)
 
 
 def as_signs(y: ArrayLike) -> NDArray[np.float64]:
@@ -184,47 +183,40 @@ def _pooch() -> Any:
     return pooch
 
 
-def _cached(name: str) -> bytes | None:
-    """The text in the user's cache, if it is there undamaged."""
-    for path in _candidates(Path(_pooch().os_cache("smadmm")) / "libsvm", name):
-        try:
-            text = _read(path)
-        except ValueError:
-            continue
-        if _sha256(text) in KNOWN[name].sha256:
-            return text
-    return None
-
-
-def _download(name: str, base: str) -> bytes:
-    """Fetch into a temporary folder, verify, and only then move into the cache."""
-    cache = Path(_pooch().os_cache("smadmm")) / "libsvm"
+def _fetched(name: str, base: str) -> bytes:
+    """The text of a set, from pooch's cache or else from the page; what has another SHA-256 is not kept."""
+    cache, problem = Path(_pooch().os_cache("smadmm")) / "libsvm", ""
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache, prefix=".download-") as temporary:
-            path = _fetch_either(name, base, Path(temporary))
-            text = _read(path)
-            if _sha256(text) not in KNOWN[name].sha256:
-                raise ValueError(f"the file there has SHA-256 {_sha256(text)}, not {KNOWN[name].sha256[0]}")
-            os.replace(path, cache / path.name)
-            return text
-    except (OSError, ValueError) as error:  # the errors of requests are OSErrors
-        raise FileNotFoundError(
-            f"the data set {name} could not be fetched from {base}/{name} ({error}); get it from {PAGE}/{name} (or "
-            f"{name}.bz2) and give its folder by --data DIR or SMADMM_DATA=DIR"
-        ) from error
+        for cached in (*_candidates(cache, name), None):
+            path = cached or _download(name, base, cache)
+            try:
+                text = _read(path)
+                if _sha256(text) in KNOWN[name].sha256:
+                    return text
+                problem = f"the file there has SHA-256 {_sha256(text)}, not {KNOWN[name].sha256[0]}"
+            except ValueError as error:
+                problem = str(error)
+            path.unlink()
+    except OSError as error:  # the errors of requests are OSErrors
+        problem = str(error)
+    raise FileNotFoundError(
+        f"the data set {name} could not be fetched from {base}/{name} ({problem}); get it from {PAGE}/{name} (or "
+        f"{name}.bz2) and give its folder by --data DIR or SMADMM_DATA=DIR"
+    )
 
 
-def _fetch_either(name: str, base: str, folder: Path) -> Path:
+def _download(name: str, base: str, cache: Path) -> Path:
     """The page has most sets plain and the large ones as bz2: where one form is not found, take the other."""
-    plain, packed = folder / name, folder / f"{name}.bz2"
-    first, second = (packed, plain) if name.startswith("ijcnn1") else (plain, packed)
-    fetch = _pooch().HTTPDownloader(timeout=30)
+    first, second = (".bz2", "") if name.startswith("ijcnn1") else ("", ".bz2")
     try:
-        fetch(f"{base}/{first.name}", str(first), None)
-        return first
+        return _retrieve(name + first, base, cache)
     except OSError as error:
         if getattr(getattr(error, "response", None), "status_code", None) != 404:
             raise
-    fetch(f"{base}/{second.name}", str(second), None)
-    return second
+    return _retrieve(name + second, base, cache)
+
+
+def _retrieve(file: str, base: str, cache: Path) -> Path:
+    pooch = _pooch()
+    downloader = pooch.HTTPDownloader(timeout=30)
+    return Path(pooch.retrieve(f"{base}/{file}", None, fname=file, path=cache, downloader=downloader))

@@ -308,18 +308,14 @@ class Radon(Operator):
         A sinogram that is not a tensor is read some views at a time, as sinogram[..., numbers, :].
         """
         chosen = self if views is None else self.subset(views)
-        shares, total = torch.from_numpy(angular_weights(chosen.angles)), None
-        pieces = (
-            [None]
-            if isinstance(sinogram, Tensor)
-            else np.split(np.arange(chosen.views), range(PIECE, chosen.views, PIECE))
-        )
-        for numbers in pieces:
-            rows = sinogram if numbers is None else torch.from_numpy(sinogram[..., numbers.numpy(), :])
-            weights = (shares if numbers is None else shares[numbers]).to(rows)
-            part = chosen.adjoint_views(weights[:, None] * filtered(rows, self.spacing, window), numbers)
-            total = part if total is None else total.add_(part)
-        assert total is not None
+        shares = torch.from_numpy(angular_weights(chosen.angles))
+        if isinstance(sinogram, Tensor):
+            rows = shares.to(sinogram)[:, None] * filtered(sinogram, self.spacing, window)
+            return chosen.adjoint(rows) * self.spacing
+        total = torch.zeros(self.height, self.width)
+        for numbers in torch.arange(chosen.views).split(PIECE):
+            rows = filtered(torch.from_numpy(sinogram[..., numbers.numpy(), :]), self.spacing, window)
+            total += chosen.adjoint_views(shares[numbers].to(rows)[:, None] * rows, numbers)
         return total * self.spacing
 
     def __repr__(self) -> str:
