@@ -87,10 +87,10 @@ def test_an_interrupted_run_says_how_to_go_on_and_is_exact(
     ("words", "message"),
     [
         (["{folder}/nowhere"], "there is no file or folder"),
-        (["{pictures}", "--arch", "unet"], "arch must be one of ridge, unshuffled, dncnn, got 'unet'"),
-        (["{pictures}", "--preset", "gpu"], "preset must be one of cpu, paper, got 'gpu'"),
+        (["{pictures}", "--arch", "unet"], "--arch is one of ridge, unshuffled, dncnn, got 'unet'"),
+        (["{pictures}", "--preset", "gpu"], "--preset is one of cpu, paper, got 'gpu'"),
         (["{pictures}", "--sigma", "0"], "sigma must be positive, got 0.0"),
-        (["{pictures}", "--minutes", "-1"], "minutes must be positive, got -1.0"),
+        (["{pictures}", "--minutes", "-1"], "--minutes must be positive, got -1"),
         (["{pictures}", "--preset", "paper", "--minutes", "3"], "runs 50 epochs, not 3 minutes"),
         (["{pictures}", "--patch", "100"], "is 40 x 48, smaller than a patch of 100"),
         (["{pictures}", "--start-from", "ridge-mri"], "there are no weights 'ridge-mri' to start from"),

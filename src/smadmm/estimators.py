@@ -2,7 +2,7 @@
 
 With g_S(x) the mean gradient over a batch S of b samples, N samples in all:
 
-    SGD      v = g_S(x)                                                                    b an iteration
+    SGD      v = g_S(x)                                                                    b per iteration
     SVRG     v = g_S(x) - g_S(anchor) + grad F(anchor), a new anchor every q               2b + N/q
     SAGA     v = g_S(x) - mean of table over S + mean of table; table_S := grad f_S(x)     b, and N once
     Spider   v = v + g_S(x) - g_S(x_old), restarted every q (SARAH)                        2b + N/q, or 2b + restart/q
@@ -48,7 +48,7 @@ class Anchored(Estimate):
 
 @dataclass(frozen=True, eq=False)
 class Tabled(Estimate):
-    """An estimate with a table of components, one row a sample, and the gradient of their mean."""
+    """An estimate with a table of components, one row per sample, and the gradient of their mean."""
 
     table: Tensor
     mean: Tensor

@@ -84,7 +84,7 @@ class FiniteSum(Loss):
         return self.everything
 
     def components(self, x: Tensor, batch: Batch) -> Tensor:
-        """One row a sample from which `assemble` makes gradients; by default the sample's gradient itself."""
+        """One row per sample from which `assemble` makes gradients; by default the sample's gradient itself."""
         return torch.stack([self.gradient((x,), (1.0,), i[None]) for i in batch])
 
     def component_shape(self, x: Tensor) -> Shape:

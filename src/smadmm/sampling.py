@@ -74,12 +74,12 @@ def _wrapped(start: int, size: int, n: int, order: Callable[[int], Indices]) -> 
 
 
 def reshuffled(rng: Rng, n: int, size: int) -> Indices:
-    """Passes over the data, each in a new random order: every sample once a pass."""
+    """Passes over the data, each in a new random order: every sample once per pass."""
     return _wrapped(rng.take(size), size, n, lambda epoch: _permutation(rng.seed, n, epoch))
 
 
 def pass_batches(seed: int, n: int, size: int, first: int, count: int) -> Indices:
-    """The batches `first`, ..., `first + count - 1` that a solver with this seed draws by `reshuffled`, one a row."""
+    """The batches `first`, ..., `first + count - 1` that a solver with this seed draws by `reshuffled`, one per row."""
     order = _wrapped(first * size, count * size, n, lambda epoch: _permutation(seed, n, epoch))
     return order.reshape(count, size)
 
@@ -120,7 +120,7 @@ def runs(rng: Rng, n: int, size: int) -> Indices:
 def stride(rng: Rng, n: int, size: int) -> Indices:
     """Equispaced samples from a random offset: floor((j + u) n/size), j = 0..size-1; offsets differ within a pass.
 
-    Every sample is equally likely; where size divides n, each comes once a pass. Batches are not independent, so this
+    Every sample is equally likely; where size divides n, each comes once per pass. Batches are not independent, so this
     is outside the theorems; for views of a tomograph it is the better choice.
     """
     batches = -(-n // size)
@@ -137,7 +137,7 @@ def _golden_order(n: int) -> Indices:
 
 
 def golden(rng: Rng, n: int, size: int) -> Indices:
-    """Passes in steps of the golden section: any few samples in a row are spread evenly, every sample once a pass."""
+    """Passes in steps of the golden section: any few samples in a row are spread evenly, every sample once per pass."""
 
     def order(epoch: int) -> Indices:
         turned: Indices = (_golden_order(n) + _permutation(rng.seed, n, epoch)[0]) % n

@@ -43,7 +43,7 @@ def typed() -> str:
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Ctrl-C keeps what is done and says how to go on; warnings about the data are said with the result."""
+    """Ctrl-C keeps what is done and says how to go on; warnings about the data come with the result."""
     from smadmm.imaging.result import DataWarning
 
     try:

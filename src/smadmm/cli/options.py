@@ -21,8 +21,10 @@ def _some(threads: int) -> int:
     return threads
 
 
-Threads = Annotated[int, typer.Option("--threads", help="Threads of the CPU.", callback=_some)]
-Jobs = Annotated[int, typer.Option("--threads", help="How many jobs run at once, each on one.", callback=_some)]
+Threads = Annotated[int, typer.Option("--threads", help="CPU threads.", callback=_some)]
+Jobs = Annotated[
+    int, typer.Option("--threads", help="Number of jobs to run in parallel, one thread each.", callback=_some)
+]
 
 
 def _cpu(device: str) -> str:

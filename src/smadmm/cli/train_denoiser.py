@@ -80,7 +80,7 @@ def _refuse(chosen: Recipe, minutes: float | None, steps: int | None, also: Sequ
     if minutes is not None and steps is not None:
         raise ArgumentError("{minutes} {0:g} and {steps} {1} are two answers to one question; give one", minutes, steps)
     if minutes is not None and chosen.epochs:
-        raise ArgumentError("the preset 'paper' runs {0} epochs, not {1:g} {minutes}; use {preset} cpu",
+        raise ArgumentError("the preset 'paper' runs {0} epochs, not {1:g} minutes; use {preset} cpu",
                             chosen.epochs, minutes)  # fmt: skip
     if also and chosen.arch == "ridge":
         raise ArgumentError("{also} means nothing for {arch} ridge, whose bound holds for every image; leave it out")

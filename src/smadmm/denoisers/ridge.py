@@ -150,8 +150,8 @@ def _profile_values(t: Tensor, slopes: Tensor, spacing: float) -> Tensor:
 class Ridge(nn.Module):
     """g(x) = sum_c sum_p psi_c(t_cp): filters C x k x k, slopes C x J of the psi_c' on knots `spacing` apart.
 
-    So many filters as `singles` says, the first, must be even or odd in each direction; each of the others stands for
-    four: mirrored left to right, upside down, and both. Images are continued by reflection.
+    The first `singles` filters must each be even or odd in each direction; each of the others stands for four:
+    mirrored left to right, upside down, and both. Images are continued by reflection.
     """
 
     alignment = 1

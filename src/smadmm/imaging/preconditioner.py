@@ -1,6 +1,6 @@
 """A Fourier preconditioner for tomography: the x-step with Q = s H, H diagonal in frequency, for A = I.
 
-The mean over views of A_i'A_i blurs an image by 1/distance; in frequency nu (cycles a pixel) it multiplies by
+The mean over views of A_i'A_i blurs an image by 1/distance; in frequency nu (cycles per pixel) it multiplies by
 1/(pi nu). A batch of B views of an image n pixels wide acts on lines through the origin; there it multiplies by n/B:
     H(nu) = max(1/(pi nu), n/B) / (c spacing)
 follows the Hessian of a batch (c is the loss's scale), and (eta Q + rho I)^{-1} has the symbol 1/(eta s H(nu) + rho):

@@ -102,7 +102,7 @@ def _header(path: Path) -> Any:
     if not rows or not columns:
         raise ValueError(f"{path} is a DICOM file without an image")
     if int(dataset.get("SamplesPerPixel", 1)) != 1:
-        raise ValueError(f"{path} is a colour image; a CT slice has one value a pixel")
+        raise ValueError(f"{path} is a colour image; a CT slice has one value per pixel")
     return dataset
 
 

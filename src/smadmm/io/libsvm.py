@@ -157,7 +157,7 @@ def _parse(text: bytes, where: str, name: str, n_features: int | None) -> Datase
     try:
         X, y = load_svmlight_file(io.BytesIO(text), n_features=n_features, dtype=np.float64, zero_based="auto")
     except (ValueError, OverflowError, MemoryError) as error:
-        raise ValueError(f"{where} cannot be read as LIBSVM data ('+1 3:0.5 7:1' a line): {error}") from error
+        raise ValueError(f"{where} cannot be read as LIBSVM data ('+1 3:0.5 7:1' per line): {error}") from error
     if not (np.isfinite(X.data).all() and np.isfinite(y).all()):
         raise ValueError(f"{where} holds NaN or infinite numbers; remove these samples")
     if len(y) == 0:

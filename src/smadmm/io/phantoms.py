@@ -77,7 +77,7 @@ class _Canvas:
         return where, share * np.minimum(1, 2 * radius / self.pixel)  # thinner than a pixel: fainter
 
     def texture(self, low: float, high: float, waves: int = 96) -> Array:
-        """A random field of unit variance with frequencies in [low, high] cycles a unit."""
+        """A random field of unit variance with frequencies in [low, high] cycles per unit."""
         frequency = np.exp(self.rng.uniform(math.log(low), math.log(high), waves))
         direction, phase = self.rng.uniform(0, np.pi, waves), self.rng.uniform(0, 2 * np.pi, waves)
         fx, fy = frequency * np.cos(direction), frequency * np.sin(direction)

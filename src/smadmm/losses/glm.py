@@ -6,7 +6,7 @@
     Squared       l(z, b) = 1/2 (z - b)^2
 
 Labels b are -1 or +1 (any number for Squared). The gradient is M' c with one coefficient c_i = l'(a_i'x, b_i) a sample,
-so a weighted sum over several points costs one product with M', and SAGA's table holds one number a sample.
+so a weighted sum over several points costs one product with M', and SAGA's table holds one number per sample.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class GLM(FiniteSum):
         if sample_weight is not None:
             self.sample_weight = torch.as_tensor(sample_weight, dtype=self.dtype, device=device)
             if self.sample_weight.shape != (self.n,) or bool((self.sample_weight < 0).any()):
-                raise ValueError(f"sample_weight needs {self.n} numbers that are not negative, one a row")
+                raise ValueError(f"sample_weight needs {self.n} numbers that are not negative, one per row")
 
     @abstractmethod
     def losses(self, z: Tensor, b: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def data_matrix(matrix: Any) -> Any:
     elif not is_sparse(matrix):
         matrix = torch.as_tensor(matrix)
     if len(matrix.shape) != 2:
-        raise ValueError(f"data are a matrix with one row a sample, got shape {tuple(matrix.shape)}")
+        raise ValueError(f"data are a matrix with one row per sample, got shape {tuple(matrix.shape)}")
     kind = str(matrix.dtype).removeprefix("torch.")
     if not kind.startswith(("float", "bfloat", "complex")):
         raise ValueError(f"data are {kind}; convert them to floating numbers first")

@@ -26,7 +26,7 @@ class StreamEnded(RuntimeError):
 
 
 class Stream(Loss):
-    """E f(x, xi) with xi from `source`: items are tensors, or tuples of tensors, with one row a sample.
+    """E f(x, xi) with xi from `source`: items are tensors, or tuples of tensors, with one row per sample.
 
     `value(x, batch)` is the mean over a batch of such rows; `gradient` defaults to automatic differentiation.
     Items of any length are cut and joined to the batch size that the estimator asks for.
@@ -87,10 +87,12 @@ class Stream(Loss):
             held += len(self._buffer[-1][0])
 
     def _rows(self, item: Any) -> tuple[Tensor, ...]:
-        """An item of the source as a tuple of tensors with one row a sample."""
+        """An item of the source as a tuple of tensors with one row per sample."""
         single = isinstance(item, (Tensor, np.ndarray))
         if not single and not isinstance(item, (tuple, list)):
-            raise TypeError(f"a stream gives tensors or tuples of tensors, one row a sample, got {type(item).__name__}")
+            raise TypeError(
+                f"a stream gives tensors or tuples of tensors, one row per sample, got {type(item).__name__}"
+            )
         rows = tuple(torch.as_tensor(part) for part in ((item,) if single else item))
         if any(part.ndim == 0 or len(part) != len(rows[0]) for part in rows):
             raise ValueError(

@@ -220,7 +220,7 @@ class Denoised(Prox):
 
     Images H x W and C x H x W are handed over as 1 x C x H x W if `image` is set, as most networks want them. D is
     called with the image alone: fix other arguments first, as in Denoised(lambda x: network(x, 0.05), image=True). The
-    theory needs Lip(I - D) < 1: a denoiser whose `lipschitz` is known and not below is warned of, once.
+    theory needs Lip(I - D) < 1: a denoiser whose `lipschitz` is known not to be gives a warning, once.
     """
 
     denoiser: Callable[[Tensor], Tensor]
