@@ -203,7 +203,7 @@ REFUSED = {
     "an empty box": (lambda: Box(float("nan"), 1.0), "lo <= hi"),
     "a stream of dicts": (
         lambda: solver(Problem(Stream(squared, [{"x": 1}]), L1(0.1))).init(START),
-        "tensors or tuples of tensors, one row a sample, got dict",
+        "tensors or tuples of them, one row per sample, got dict",
     ),
     "unequal parts": (lambda: Stream(squared, [(M, b[:3])]).samples(0, 1, 2), "equally many rows|rows must match"),
 }

@@ -56,7 +56,7 @@ def test_data_errors_name_the_file_and_stop_or_go_on(pictures: Path, tmp_path: P
     broken, other = tmp_path / "broken.png", tmp_path / "other.npz"
     broken.write_bytes(b"not a picture")
     np.savez(other, volume=np.zeros(3))
-    with pytest.raises(ValueError, match=r"broken.png cannot be read.*on_error='skip'"):
+    with pytest.raises(ValueError, match=r"broken.png cannot be read.*skip_unreadable"):
         read_images([pictures, broken])
     with pytest.raises(ValueError, match=r"other.npz has no array 'hu'.*volume"):
         read_images([other])
@@ -65,9 +65,9 @@ def test_data_errors_name_the_file_and_stop_or_go_on(pictures: Path, tmp_path: P
     with pytest.raises(ValueError, match=r"gone.png"):
         read_images([tmp_path / "gone.png"])
     with pytest.warns(UserWarning, match=r"skipped: .*broken.png cannot be read"):
-        assert len(read_images([broken, pictures], on_error="skip")) == 10
+        assert len(read_images([broken, pictures], skip_unreadable=True)) == 10
     with pytest.warns(UserWarning, match="skipped"), pytest.raises(ValueError, match="no images in"):
-        read_images([broken], on_error="skip")
+        read_images([broken], skip_unreadable=True)
 
 
 def test_patches_come_from_every_patient_equally_often(tmp_path: Path) -> None:

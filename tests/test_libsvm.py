@@ -126,7 +126,9 @@ def test_a_folder_goes_before_the_cache_and_is_not_fetched(page, tmp_path):
 @pytest.mark.parametrize("content", [TEXT[:-5], b"<html>busy</html>", bz2.compress(TEXT)[:-4], b""])
 def test_a_wrong_file_is_refused_and_not_kept(page, cache, content):
     (page.folder / "tiny").write_bytes(content)
-    with pytest.raises(FileNotFoundError, match=r"tiny could not be fetched .*(SHA-256|cannot be read).*--data DIR"):
+    with pytest.raises(
+        FileNotFoundError, match=r"tiny could not be fetched .*(SHA-256|cannot be read).*or SMADMM_DATA"
+    ):
         load_libsvm("tiny")
     assert list(cache.iterdir()) == []
 
@@ -155,7 +157,7 @@ def test_a_set_out_of_reach_says_how_to_get_it(cache, page):
     for url in ("http://127.0.0.1:9", page.url):  # nobody there; not on the page
         with pytest.raises(FileNotFoundError) as caught:
             load_libsvm("a9a", url=url)
-        for part in (f"{url}/a9a", f"{libsvm.PAGE}/a9a", "--data", "SMADMM_DATA"):
+        for part in (f"{url}/a9a", f"{libsvm.PAGE}/a9a", "data or SMADMM_DATA"):
             assert part in str(caught.value)
     assert [code for _, code in page.asked] == [404, 404]
     assert list(cache.iterdir()) == []
@@ -170,7 +172,7 @@ def test_a_cache_that_cannot_be_written_is_said(tmp_path, monkeypatch, page):
 
 
 def test_wrong_sources_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no known set of that name .*a9a.*--data or SMADMM_DATA"):
+    with pytest.raises(FileNotFoundError, match="no known set of that name .*a9a.*data or SMADMM_DATA"):
         load_libsvm("nonsense")
     with pytest.raises(FileNotFoundError, match=r"there is no file .*absent\.bz2"):
         load_libsvm(tmp_path / "absent.bz2")

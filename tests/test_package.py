@@ -93,6 +93,13 @@ def test_library_does_not_print_or_touch_global_state():
         ), file
 
 
+def test_only_the_command_line_knows_options():
+    """Library code names arguments (smadmm.arguments); the card of weights repeats a command, so it may."""
+    for file in SOURCE.rglob("*.py"):
+        if room(module_of(file)) not in ("cli", "paper", "denoisers.training"):
+            assert not re.search(r"[\"' (]--[a-z]", file.read_text()), file
+
+
 def test_global_generators_are_left_alone(g):
     before = torch.get_rng_state()
     X = torch.randn(20, 3, generator=g, dtype=torch.float64)

@@ -23,7 +23,11 @@ class ArgumentError(ValueError):
         return _Spelling(spell).vformat(self.sentence, self.values, {})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ArgumentError, (self.sentence, *self.values)
+        return type(self), (self.sentence, *self.values)
+
+
+class MissingError(ArgumentError, FileNotFoundError):
+    """A bad argument: there is no such file."""
 
 
 class _Spelling(Formatter):

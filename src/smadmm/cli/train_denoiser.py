@@ -66,7 +66,7 @@ def train_denoiser(
     trained = train(
         [Path(given) for given in sources], path, chosen, minutes=minutes,
         start=None if start_from is None else _weights(start_from), also=[Path(given) for given in also or []],
-        resume=resume, on_error="skip" if skip_unreadable else "stop", sharp=sharp, progress=not quiet, device=device,
+        resume=resume, skip_unreadable=skip_unreadable, sharp=sharp, progress=not quiet, device=device,
     )  # fmt: skip
     if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
         typer.echo(_told(trained, chosen, path))

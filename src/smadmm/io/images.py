@@ -11,13 +11,14 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from smadmm.arguments import ArgumentError
 from smadmm.io import dicom
 
 PICTURES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm"}
@@ -266,7 +267,7 @@ def _read(path: Path, sharp: bool) -> list[Image]:
 def read_images(
     sources: Sequence[Path],
     smallest: int = 2,
-    on_error: Literal["stop", "skip"] = "stop",
+    skip_unreadable: bool = False,
     sharp: bool = False,
 ) -> list[Image]:
     """Every image in the files and folders, at least `smallest` pixels each way; errors name the file."""
@@ -289,8 +290,8 @@ def read_images(
         except Exception as error:
             ours = isinstance(error, ValueError) and path.name in str(error)
             message = str(error) if ours else f"{path} cannot be read: {error}"
-            if on_error == "stop":
-                raise ValueError(f"{message} (on_error='skip', or --skip-unreadable, goes on without it)") from error
+            if not skip_unreadable:
+                raise ArgumentError("{0} ({skip_unreadable} goes on without it)", message) from error
             warnings.warn(f"skipped: {message}", stacklevel=2)
     if not found:
         raise ValueError(f"no images in {', '.join(map(str, sources))}")

@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from smadmm.arguments import MissingError
+
 PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
 ENDINGS = ("", ".bz2", ".gz")
 
@@ -89,9 +91,11 @@ def load_libsvm(
         if found is not None:
             return _parse(_read(found), str(found), name, n_features)
     if name not in KNOWN:
-        raise FileNotFoundError(
-            f"there is no file {name!r} and no known set of that name (known: {_names()}); give the path of the file, "
-            "or its folder by --data or SMADMM_DATA"
+        raise MissingError(
+            "there is no file {0!r} and no known set of that name (known: {1}); give the path of the file, or its "
+            "folder by {data} or SMADMM_DATA",
+            name,
+            _names(),
         )
     base = (url or os.environ.get("SMADMM_LIBSVM_URL") or PAGE).rstrip("/")
     return _parse(_fetched(name, base), name, name, n_features)
@@ -131,7 +135,7 @@ def _candidates(folder: Path, name: str) -> Iterator[Path]:
 
 def _in_folder(folder: Path, name: str) -> Path | None:
     if not folder.is_dir():
-        raise FileNotFoundError(f"the data folder {folder} does not exist; correct --data or SMADMM_DATA")
+        raise MissingError("the data folder {0} does not exist; correct {data} or SMADMM_DATA", folder)
     return next((path for place in (folder, folder / "libsvm") for path in _candidates(place, name)), None)
 
 
@@ -178,7 +182,7 @@ def _pooch() -> Any:
     except ImportError as error:
         raise ImportError(
             "fetching a data set by name needs pooch; install it with: pip install 'smadmm[learn]', or give the folder "
-            "of the file by --data or SMADMM_DATA"
+            "of the file by data or SMADMM_DATA"
         ) from error
     return pooch
 
@@ -199,9 +203,13 @@ def _fetched(name: str, base: str) -> bytes:
             path.unlink()
     except OSError as error:  # the errors of requests are OSErrors
         problem = str(error)
-    raise FileNotFoundError(
-        f"the data set {name} could not be fetched from {base}/{name} ({problem}); get it from {PAGE}/{name} (or "
-        f"{name}.bz2) and give its folder by --data DIR or SMADMM_DATA=DIR"
+    raise MissingError(
+        "the data set {0} could not be fetched from {1}/{0} ({2}); get it from {3}/{0} (or {0}.bz2) and give its "
+        "folder by {data} or SMADMM_DATA",
+        name,
+        base,
+        problem,
+        PAGE,
     )
 
 
@@ -218,5 +226,10 @@ def _download(name: str, base: str, cache: Path) -> Path:
 
 def _retrieve(file: str, base: str, cache: Path) -> Path:
     pooch = _pooch()
-    downloader = pooch.HTTPDownloader(timeout=30)
-    return Path(pooch.retrieve(f"{base}/{file}", None, fname=file, path=cache, downloader=downloader))
+    logger, downloader = pooch.get_logger(), pooch.HTTPDownloader(timeout=30)
+    level = logger.level
+    logger.setLevel("ERROR")  # a library prints nothing
+    try:
+        return Path(pooch.retrieve(f"{base}/{file}", None, fname=file, path=cache, downloader=downloader))
+    finally:
+        logger.setLevel(level)

@@ -44,7 +44,7 @@ def load_model(path: str | os.PathLike[str]) -> GraphGuidedClassifier:
     except (ValueError, zipfile.BadZipFile, EOFError) as error:
         raise ValueError(f"{path} is not a model of smadmm classify: {error}") from None
     if str(parts.get("format")) != FORMAT:
-        raise ValueError(f"{path} is not a model of smadmm classify; make one with: smadmm classify TRAIN --out DIR")
+        raise ValueError(f"{path} is not a model of smadmm classify; make one with save_model")
     model = GraphGuidedClassifier(loss=str(parts["loss"]))
     model.classes_, model.coef_, model.intercept_ = parts["classes"], parts["coef"], parts["intercept"]
     model.n_features_in_ = model.coef_.shape[1]

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -102,7 +101,7 @@ def train(
     start: Path | None = None,
     also: Sequence[Path] = (),
     resume: bool = False,
-    on_error: Literal["stop", "skip"] = "stop",
+    skip_unreadable: bool = False,
     sharp: bool = False,
     progress: bool = True,
     stop_after: int | None = None,
@@ -120,8 +119,8 @@ def train(
         device = f"cuda:{os.environ['LOCAL_RANK']}"
     checkpoint = out.with_suffix(".checkpoint")
     _refuse_to_overwrite(out, checkpoint, resume)
-    images, held_out = _read(data, chosen, on_error, sharp)
-    others, held_others = _read(also, chosen, on_error, sharp) if also else ([], [])
+    images, held_out = _read(data, chosen, skip_unreadable, sharp)
+    others, held_others = _read(also, chosen, skip_unreadable, sharp) if also else ([], [])
     chosen = chosen.for_images(sum(image.pixels.numel() for image in images))
     if resume:
         run = Run.restore(checkpoint, images, others, device)
@@ -158,11 +157,9 @@ def _refuse_to_overwrite(out: Path, checkpoint: Path, resume: bool) -> None:
             raise ValueError(f"{out.with_suffix(suffix)} is there already; remove it or choose another out")
 
 
-def _read(
-    data: Sequence[Path], chosen: Recipe, on_error: Literal["stop", "skip"], sharp: bool
-) -> tuple[list[Image], list[Image]]:
+def _read(data: Sequence[Path], chosen: Recipe, skip_unreadable: bool, sharp: bool) -> tuple[list[Image], list[Image]]:
     """Images to train on, and images held out."""
-    images = read_images(data, chosen.patch, on_error, sharp)
+    images = read_images(data, chosen.patch, skip_unreadable, sharp)
     if len(images) < 5 or len({image.group for image in images}) < 2:
         raise ValueError(
             f"{len(images)} images of {len({image.group for image in images})} files or patients are too few: whole "
