@@ -10,6 +10,15 @@ Out = Annotated[str, typer.Option("--out", help="Folder for results.json, tables
 Data = Annotated[
     str | None, typer.Option("--data", envvar="SMADMM_DATA", help="Folder of the data files; else cache or download.")
 ]
+ResultFolder = Annotated[str, typer.Option("--out", help="Folder for image, figure, curves, run.json and report.html.")]
+MethodName = Annotated[str, typer.Option("--method", help="smadmm, sadmm, spider, svrg, asvrg, red-sd or on-red.")]
+PriorName = Annotated[
+    str, typer.Option("--prior", help="A shipped denoiser, a file of weights (.safetensors), tv or none.")
+]
+Strength = Annotated[
+    float, typer.Option("--strength", help="Multiplies the weight that the prior gets from the noise.")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --out.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A smaller version, for a first look.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of all random numbers.", min=0)]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]

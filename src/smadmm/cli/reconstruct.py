@@ -14,7 +14,7 @@ import typer
 import smadmm
 from smadmm.arguments import ArgumentError
 from smadmm.cli.app import app, resumable, stopped, typed
-from smadmm.cli.options import Device, Quiet, Seed, Threads
+from smadmm.cli.options import Device, MethodName, PriorName, Quiet, ResultFolder, Resume, Seed, Strength, Threads
 from smadmm.imaging.result import ImageResult
 from smadmm.imaging.simulation import (
     attenuation_per_pixel,
@@ -45,7 +45,7 @@ def reconstruct(
             "(NPY, NPZ with the key hu), picture.",
         ),
     ],
-    out: Annotated[str, typer.Option("--out", help="Folder for image, figure, curves, run.json and report.html.")],
+    out: ResultFolder,
     simulate: Annotated[int | None, typer.Option(help="Simulate this many views of INPUT.", metavar="VIEWS")] = None,
     snr: Annotated[float | None, typer.Option(help="Noise of the simulated sinogram in dB (50).")] = None,
     photons: Annotated[
@@ -62,15 +62,13 @@ def reconstruct(
     size: Annotated[int | None, typer.Option(help="Pixels per side; else what the detector spans.")] = None,
     spacing: Annotated[float, typer.Option(help="Distance of detectors in pixels of the image.")] = 1.0,
     center: Annotated[float, typer.Option(help="Axis of rotation, in detectors off the middle.")] = 0.0,
-    method: Annotated[str, typer.Option(help="smadmm, sadmm, spider, svrg, asvrg, red-sd or on-red.")] = "smadmm",
-    prior: Annotated[
-        str, typer.Option(help="A shipped denoiser, a file of weights (.safetensors), tv or none.")
-    ] = "ridge-ct",
+    method: MethodName = "smadmm",
+    prior: PriorName = "ridge-ct",
     batch: Annotated[int | None, typer.Option(help="Views per step; by default all.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Iterations per slice (30 without --seconds).")] = None,
     seconds: Annotated[float | None, typer.Option(help="Seconds per slice.")] = None,
-    strength: Annotated[float, typer.Option(help="Multiplies the weight that the prior gets from the noise.")] = 1.0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --out.")] = False,
+    strength: Strength = 1.0,
+    resume: Resume = False,
     seed: Seed = 0,
     device: Device = "cpu",
     threads: Threads = 1,

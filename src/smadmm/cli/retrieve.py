@@ -13,7 +13,7 @@ import typer
 import smadmm
 from smadmm.arguments import ArgumentError
 from smadmm.cli.app import app, resumable, stopped, typed
-from smadmm.cli.options import Device, Quiet, Seed, Threads
+from smadmm.cli.options import Device, MethodName, PriorName, Quiet, ResultFolder, Resume, Seed, Strength, Threads
 from smadmm.imaging.simulation import refuse_noise, simulated_amplitudes
 from smadmm.io.images import read_slices
 from smadmm.io.patterns import is_patterns, read_patterns
@@ -33,21 +33,19 @@ def retrieve(
             "--mask-file), or, with --masks, an image to simulate from.",
         ),
     ],
-    out: Annotated[str, typer.Option("--out", help="Folder for image, figure, curves, run.json and report.html.")],
+    out: ResultFolder,
     masks: Annotated[int | None, typer.Option(help="Simulate patterns of INPUT behind this many masks.")] = None,
     snr: Annotated[float | None, typer.Option(help="Noise of the simulated amplitudes in dB (25).")] = None,
     mask_file: Annotated[str | None, typer.Option(help="NPY file of the masks, n x height x width.")] = None,
     quantity: Annotated[str | None, typer.Option(help="What an NPY file holds: amplitudes or intensities.")] = None,
-    method: Annotated[str, typer.Option(help="smadmm, sadmm, spider, svrg, asvrg, red-sd or on-red.")] = "smadmm",
-    prior: Annotated[
-        str, typer.Option(help="A shipped denoiser, a file of weights (.safetensors), tv or none.")
-    ] = "ridge-natural",
+    method: MethodName = "smadmm",
+    prior: PriorName = "ridge-natural",
     batch: Annotated[int | None, typer.Option(help="Masks per step (6, or all if there are fewer).")] = None,
     iterations: Annotated[int, typer.Option(help="Iterations.")] = 200,
-    strength: Annotated[float, typer.Option(help="Multiplies the weight that the prior gets from the noise.")] = 1.0,
+    strength: Strength = 1.0,
     start: Annotated[str, typer.Option(help="Of the fit without prior: constant or spectral.")] = "constant",
     complex_image: Annotated[bool, typer.Option("--complex", help="The image is complex.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --out.")] = False,
+    resume: Resume = False,
     seed: Seed = 0,
     device: Device = "cpu",
     threads: Threads = 1,
