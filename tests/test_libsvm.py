@@ -12,7 +12,8 @@ import warnings
 import numpy as np
 import pytest
 
-from smadmm.io import as_signs, half_split, libsvm, load_libsvm
+from smadmm.io import libsvm
+from smadmm.io.libsvm import as_signs, half_split, load_libsvm
 
 TEXT = b"+1 1:0.5 3:2\n-1 2:-1e-3\n+1 3:0\n"
 X = [[0.5, 0, 2], [0, -1e-3, 0], [0, 0, 0]]
