@@ -67,8 +67,8 @@ def classify(
         if model is not None:
             lines = command.apply(model, source, out, data)
         else:
-            settings = command.Settings(graph, alpha, loss, method, epochs, seed, not quiet)
-            lines = command.fit(source, test, out, settings, data)
+            untrained = command.classifier(method, graph, alpha, loss, epochs, seed=seed, progress=not quiet)
+            lines = command.fit(untrained, source, test, out, data)
         for line in lines:
             typer.echo(line)
     except KeyboardInterrupt:

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from smadmm.arguments import one_of
 from smadmm.io.files import atomic_write, output_folder
 from smadmm.io.libsvm import load_libsvm
 from smadmm.io.models import load_model, save_model
-from smadmm.learn.classifier import GraphGuidedClassifier
+from smadmm.learn.classifier import SOLVERS, GraphGuidedClassifier
 from smadmm.learn.drawing import draw_graph, edges_of
 
 HEAVIEST = 10
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What the command line sets."""
-
-    graph: str
-    alpha: float
-    loss: str
-    method: str
-    epochs: int | None
-    seed: int
-    progress: bool
-
-
 def _graph(name: str) -> Any:
-    """A graph by name, or the edges of a file with two features a line, counted from 0."""
+    """A graph by name, or the edges of a file with two features per line, counted from 0."""
     if name in ("glasso", "knn", "chain"):
         return name
     if name == "none":
@@ -42,23 +29,27 @@ def _graph(name: str) -> Any:
     try:
         return np.loadtxt(name, dtype=np.int64, ndmin=2)
     except ValueError as error:
-        raise ValueError(f"{name} is not a file of edges, two whole numbers a line: {error}") from None
+        raise ValueError(f"{name} is not a file of edges, two whole numbers per line: {error}") from None
 
 
-def fit(source: str, test: str | None, out: str | None, settings: Settings, data: str | None) -> Iterator[str]:
+def classifier(
+    method: str, graph: str, alpha: float, loss: str, epochs: int | None, *, seed: int, progress: bool
+) -> GraphGuidedClassifier:
+    """The classifier that the options ask for."""
+    one_of("method", method, SOLVERS)
+    model = GraphGuidedClassifier(alpha, graph=_graph(graph), loss=loss, solver=method, max_epochs=epochs)
+    model.set_params(random_state=seed, verbose=int(progress))
+    return model
+
+
+def fit(
+    model: GraphGuidedClassifier, source: str, test: str | None, out: str | None, data: str | None
+) -> Iterator[str]:
     """Fit, and say line by line what was found."""
     folder = None if out is None else output_folder(out)
     train = load_libsvm(source, data=data)
     held_out = load_libsvm(test, data=data, n_features=train.X.shape[1]) if test is not None else None
-    model = GraphGuidedClassifier(
-        settings.alpha,
-        graph=_graph(settings.graph),
-        loss=settings.loss,
-        method=settings.method,
-        max_epochs=settings.epochs,
-        random_state=settings.seed,
-        verbose=int(settings.progress),
-    ).fit(train.X, train.y)
+    model.fit(train.X, train.y)
     rows, features = train.X.shape
     edges = len(edges_of(model.graph_))
     counted = f"{features} features, counted from 0, {edges} edges"
