@@ -15,10 +15,10 @@ import scipy.sparse as sp
 from sklearn.linear_model import SGDClassifier
 
 from smadmm.learn import GraphGuidedClassifier
-from smadmm.learn.fitting import auto_loop
 from smadmm.learn.loops import Task
-from smadmm.learn.published_loops import CompiledPublished, Published
+from smadmm.learn.published_loops import Published
 from smadmm.learn.scaling import batch_size, column_sums
+from smadmm.learn.twins import CompiledAuto, CompiledPublished
 from smadmm.sampling import pass_batches
 from smadmm.schedules import Power
 
@@ -76,20 +76,22 @@ def smadmm_pass(t, batch, exact, passes=1):
     made = Published(
         "smadmm", batch, Power(eta, growth), Power(0.1, growth), Power(0.9, -2 / 3), first=batch, exact=exact
     )
-    loop = CompiledPublished(t, made)
+    loop, limit = CompiledPublished(t, made), 0
 
     def go():
+        nonlocal limit
         for _ in range(passes):
-            loop.advance(loop.sfo + 2 * t.n)
+            limit += 2 * t.n
+            loop.advance(limit)
 
     return go
 
 
 def auto_pass(t, passes=1):
-    loop = auto_loop(t, column_sums(t.X, t.weight), table=True, seed=0, compiled=True)
+    loop = CompiledAuto(t, column_sums(t.X, t.weight), table=True)
     batch = batch_size(t.X, t.A)
     batches = t.batches(0, batch, 0, t.n // batch)
-    loop.begin(np.zeros(t.size), batches[0], 1.0)
+    loop.begin(batches[0])
     return lambda: [loop.advance(batches) for _ in range(passes)]
 
 

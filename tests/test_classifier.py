@@ -1,6 +1,7 @@
 """The classifier: scikit-learn's own checks, its habits, its errors, and that it learns."""
 
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from smadmm.learn import GraphGuidedClassifier
+from smadmm import Diverged
+from smadmm.learn import Auto, GraphGuidedClassifier, Published, Rows, signed_adjacency
 
 
 @parametrize_with_checks([GraphGuidedClassifier(), GraphGuidedClassifier(loss="logistic", graph="chain")])
@@ -30,10 +32,10 @@ def quick(**options):
     return GraphGuidedClassifier(**{"max_epochs": 10, "random_state": 0, "graph": "chain", **options})
 
 
-@pytest.mark.parametrize("method", ["auto", "smadmm", "sadmm", "svrg", "saga", "spider", "asvrg"])
-def test_every_method_learns(data, method):
+@pytest.mark.parametrize("solver", ["auto", "smadmm", "sadmm", "svrg", "saga", "spider", "asvrg"])
+def test_every_solver_learns(data, solver):
     X, y, X_test, y_test = data
-    model = quick(method=method, max_epochs=20).fit(X, y)
+    model = quick(solver=solver, max_epochs=20).fit(X, y)
     assert model.score(X_test, y_test) > 0.8
     assert model.history_["objective"][-1] < model.history_["objective"][0]
     assert 20 * 1000 <= model.sfo_ <= 21.1 * 1000 and model.n_iter_ == 20
@@ -145,9 +147,36 @@ def test_it_lives_with_scikit_learn(data):
     assert np.array_equal(*copies)
 
 
+def test_a_published_method_with_settings_of_its_own(data):
+    """Numbers are constant schedules; what is left out comes from the data, as it does by name."""
+    X, y, *_ = data
+    solver = Published("svrg", batch=16, eta=2.0, rho=0.02)
+    model = quick(solver=solver, loss="logistic").fit(X, y)
+    assert solver.eta(7) == 2.0 and model.score(X, y) > 0.8
+    slow = quick(solver=Published("svrg", batch=16, eta=50.0, rho=0.02), loss="logistic").fit(X, y)
+    assert slow.history_["objective"][-1] > model.history_["objective"][-1]
+    with pytest.raises(ValueError, match="method is one of smadmm, .*got 'sgd'"):
+        Published("sgd", batch=16, eta=2.0, rho=0.02)
+    with pytest.raises(ValueError, match="eta must be positive, got 0"):
+        Published("svrg", batch=16, eta=0.0, rho=0.02)
+
+
+def test_the_adjacency_reading_of_the_paper(data):
+    """Rows of the signed adjacency matrix as G: |sum of the neighbours' coefficients| is penalised."""
+    X, y, *_ = data
+    rows = signed_adjacency("chain", X)
+    model = quick(graph=rows, alpha=0.1, loss="logistic", max_epochs=100).fit(X, y)
+    expected = np.eye(12, k=1) + np.eye(12, k=-1)
+    assert np.array_equal(model.graph_.toarray(), expected)
+    free = quick(graph=None, alpha=0.1, loss="logistic", max_epochs=100).fit(X, y)
+    assert np.abs(expected @ model.coef_[0]).sum() < 0.5 * np.abs(expected @ free.coef_[0]).sum()
+    with pytest.raises(ValueError, match="rows of the graph have 3 columns, but X has 12 features"):
+        quick(graph=Rows(np.eye(3))).fit(X, y)
+
+
 def test_momentum_gives_a_stationary_last_iterate(data):
     X, y, *_ = data
-    model = quick(momentum=True, max_epochs=20).fit(X, y)
+    model = quick(solver=Auto(momentum=True), max_epochs=20).fit(X, y)
     assert model.score(X, y) > 0.8 and model.certificate_.total < 1e-3
 
 
@@ -157,8 +186,8 @@ def test_extreme_data_do_no_harm():
     X = rng.standard_normal((500, 6)) * [1e-6, 1e6, 0, 1, 1, 1]
     X[:, 3], X[0, 4] = 7.0, 1e4
     y = (X[:, 5] + 0.1 * rng.standard_normal(500) > 0).astype(int)
-    for method in ("auto", "saga"):
-        model = quick(method=method).fit(X, y)
+    for solver in ("auto", "saga"):
+        model = quick(solver=solver).fit(X, y)
         assert np.isfinite(model.coef_).all()
     assert quick().fit(X, y).history_["objective"][-1] < 0.5
     zero = quick().fit(np.zeros((300, 3)), np.arange(300) % 2)
@@ -168,11 +197,10 @@ def test_extreme_data_do_no_harm():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"loss": "hinge"}, "loss must be one of sigmoid, logistic, squared_hinge, got 'hinge'"),
-        ({"method": "sgd"}, "method must be one of auto"),
+        ({"loss": "hinge"}, "loss is one of sigmoid, logistic, squared_hinge, got 'hinge'"),
+        ({"solver": "sgd"}, r"solver must be one of auto, .* or Published\(...\), got 'sgd'"),
         ({"alpha": -1}, "alpha must not be negative, got -1"),
         ({"max_epochs": 0}, "max_epochs must be at least 1, got 0"),
-        ({"step": 0}, "step must be positive, got 0"),
         ({"graph": [(0, 99)]}, "99"),
     ],
 )
@@ -193,21 +221,42 @@ def test_bad_data(data):
         quick().partial_fit(X, y)
     with pytest.raises(ValueError, match="label 1 is not among the classes"):
         quick().partial_fit(X, y, classes=[0, 5])
-    with pytest.raises(ValueError, match="goes with method='auto'"):
-        quick(method="saga").partial_fit(X, y, classes=[0, 1])
+    for solver in ("saga", Auto(momentum=True)):
+        with pytest.raises(ValueError, match="goes with solver='auto'"):
+            quick(solver=solver).partial_fit(X, y, classes=[0, 1])
     with pytest.raises(ValueError, match="balanced"):
         quick(class_weight="balanced").partial_fit(X, y, classes=[0, 1])
 
 
 def test_a_step_too_long_is_named(data):
     X, y, *_ = data
-    with pytest.raises(FloatingPointError, match=r"sadmm diverged in pass \d+.*lower `step`"):
-        quick(method="sadmm", loss="squared_hinge", step=1e6, max_epochs=20).fit(X, y)
+    solver = Published("sadmm", batch=32, eta=1e-6, rho=1e-7)
+    with pytest.raises(Diverged, match=r"sadmm: .* after iteration \d+; .*raise eta.* use solver='auto'") as caught:
+        quick(solver=solver, loss="squared_hinge", max_epochs=20).fit(X, y)
+    assert caught.value.state.x.isfinite().all() and caught.value.history.rows >= 1
 
 
-def test_generic_fallback_gives_the_same_answer(data, monkeypatch):
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_data_of_any_scale_are_no_divergence(data, scale):
+    X, y, *_ = data
+    model = quick(solver="saga", alpha=0.0, fit_intercept=False, tol=0)
+    plain, scaled = (model.fit(X * s, y).coef_ for s in (1.0, scale))
+    np.testing.assert_allclose(scaled * scale, plain, rtol=1e-6)
+
+
+def test_a_warm_start_of_another_size_is_a_cold_one(data):
+    X, y, *_ = data
+    model = quick(warm_start=True, max_epochs=2).fit(X, y)
+    cold = quick(max_epochs=2, graph=None).fit(X[:, :5], y)
+    assert np.array_equal(model.set_params(graph=None).fit(X[:, :5], y).coef_, cold.coef_)
+
+
+def test_without_numba_the_answer_is_the_same(data, monkeypatch):
     X, y, *_ = data
     compiled = quick(max_epochs=2).fit(X[:300], y[:300])
-    monkeypatch.setattr("smadmm.learn.fitting.have_numba", lambda: False)
+    monkeypatch.setitem(sys.modules, "numba", None)
     generic = quick(max_epochs=2).fit(X[:300], y[:300])
     np.testing.assert_allclose(generic.coef_, compiled.coef_, rtol=1e-6, atol=1e-8)
+    for name, column in compiled.history_.items():
+        if name != "seconds":
+            np.testing.assert_allclose(generic.history_[name], column, rtol=1e-6, atol=1e-12)

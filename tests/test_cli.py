@@ -170,7 +170,8 @@ def test_classify_fits_saves_and_applies(files):
     [
         (["nowhere"], "there is no file 'nowhere'"),
         (["{train}", "--graph", "ring"], "neither glasso, knn, chain, none nor a file of edges"),
-        (["{train}", "--loss", "hinge"], "loss must be one of"),
+        (["{train}", "--loss", "hinge"], "loss is one of"),
+        (["{train}", "--method", "sgd"], "method is one of auto, smadmm"),
         (["{train}", "--alpha", "-1"], "alpha must not be negative"),
         (["{train}", "--model", "nothing.npz"], "there is no model nothing.npz"),
         (["{train}", "--model", "{train}"], "is not a model of smadmm classify"),

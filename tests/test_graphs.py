@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from smadmm.learn import correlations, graphs
-from smadmm.learn.graphs import feature_graph
+from smadmm.learn.graphs import Rows, feature_graph, signed_adjacency
 
 
 def edges(G):
@@ -62,8 +62,9 @@ WEIGHTED.add_weighted_edges_from([(1, 0, 0.5), (3, 1, -2.0)])
 )
 def test_signed_graphs_in_every_form(graph):
     assert edges(feature_graph(graph, X4)) == EXPECTED
-    W = feature_graph(graph, X4, variant="adjacency")
-    assert np.array_equal(W.toarray(), np.sign(SIGNED))
+    rows = signed_adjacency(graph, X4)
+    assert np.array_equal(rows.matrix.toarray(), np.sign(SIGNED))
+    assert np.array_equal(feature_graph(rows, X4).toarray(), np.sign(SIGNED)[[0, 1, 3]])  # without the empty row
 
 
 @pytest.mark.parametrize(
@@ -89,13 +90,13 @@ def test_two_features_an_array_is_a_matrix_and_a_list_is_pairs():
     assert feature_graph(np.eye(2), X).shape == (0, 2)
 
 
-@pytest.mark.parametrize("variant", ["differences", "adjacency"])
 @pytest.mark.parametrize(
     "graph", [None, [], (), np.empty((0, 2), int), sp.csr_matrix((4, 4)), np.eye(4), networkx.Graph()]
 )
-def test_no_edges_is_plain_l1(graph, variant):
-    G = feature_graph(graph, X4, variant=variant)
-    assert G.shape == (0, 4) and G.format == "csr"
+def test_no_edges_is_plain_l1(graph):
+    for given in (graph, signed_adjacency(graph, X4)):
+        G = feature_graph(given, X4)
+        assert G.shape == (0, 4) and G.format == "csr"
 
 
 def test_chain():
@@ -121,6 +122,8 @@ def test_chain():
         (networkx.Graph([("age", "income")]), "node 'age' .*convert_node_labels_to_integers"),
         (networkx.Graph([(1, 4)]), r"node 4 of the graph is not one of the features 0\.\.3"),
         (7, "pairs of features"),
+        (Rows(np.eye(3)), "rows of the graph have 3 columns, but X has 4 features"),
+        (Rows([[np.nan, 0, 0, 0]]), "NaN or infinite"),
     ],
 )
 def test_wrong_graphs_are_named(graph, words):
@@ -128,9 +131,7 @@ def test_wrong_graphs_are_named(graph, words):
         feature_graph(graph, X4)
 
 
-def test_wrong_variant_and_data_are_named():
-    with pytest.raises(ValueError, match="variant must be .*'edges'"):
-        feature_graph(None, X4, variant="edges")
+def test_wrong_data_are_named():
     with pytest.raises(ValueError, match=r"matrix of samples and features, got the shape \(3,\)"):
         feature_graph("chain", np.zeros(3))
     with pytest.raises(ValueError, match="NaN"):

@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 
-from smadmm.learn.loops import CompiledAuto, GenericAuto, Task
-from smadmm.learn.published_loops import CompiledPublished, GenericPublished, Published
+from smadmm.learn.loops import GenericAuto, Task
+from smadmm.learn.published_loops import GenericPublished, Published
 from smadmm.learn.scaling import batch_size, column_sums, convex_start, metric, row_weights
+from smadmm.learn.twins import CompiledAuto, CompiledLoss, CompiledPublished
 from smadmm.sampling import pass_batches
 from smadmm.schedules import Power
 
@@ -30,14 +32,24 @@ def task(loss="sigmoid", intercept=False, sparse=False, dtype=np.float64):
 
 
 def both(t, table=True):
-    q, m = metric(column_sums(t.X, t.weight), t.intercept)
-    R = row_weights(t.A, q)
-    return [kind(t, q, m, R, table, seed=3) for kind in (CompiledAuto, GenericAuto)]
+    return [kind(t, column_sums(t.X, t.weight), table, seed=3) for kind in (CompiledAuto, GenericAuto)]
 
 
-def assert_equal(one, two):
-    for ours, theirs in zip(one, two):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12 * max(1, np.abs(theirs).max()))
+def assert_close(ours, theirs):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12 * max(1, np.abs(theirs).max()))
+
+
+def assert_equal_states(one, two):
+    """Both forms have the engine's state; the compiled one has no estimator's table in it."""
+    assert (one.k, one.sfo, one.drawn) == (two.k, two.sfo, two.drawn)
+    for part in ("x", "y", "lam", "Ax"):
+        assert_close(getattr(one, part).numpy(), getattr(two, part).numpy())
+    for part in ("v", "at"):
+        assert_close(getattr(one.est, part).numpy(), getattr(two.est, part).numpy())
+    assert_close(one.answer.numpy(), two.answer.numpy())
+    if two.mean is not None:
+        assert_close(one.mean.lam.numpy(), two.mean.lam.numpy())
+        assert one.mean.weight == pytest.approx(two.mean.weight)
 
 
 @pytest.mark.parametrize("loss", ["sigmoid", "logistic", "squared_hinge"])
@@ -49,32 +61,63 @@ def test_auto_compiled_equals_generic(loss, intercept, sparse, table):
     batches = pass_batches(3, N, 4, 0, STEPS)
     sums = []
     for loop in loops:
-        loop.begin(np.zeros(D + intercept), batches[0], 1.0)
+        assert loop.begin(batches[0])
         sums.append([loop.advance(batches[1:15]), loop.advance(batches[15:])])
-    assert_equal(loops[0].mean, loops[1].mean)
-    assert_equal(loops[0].last, loops[1].last)
+    assert_equal_states(loops[0].state, loops[1].state)
     np.testing.assert_allclose(*sums, rtol=1e-10)
-    assert loops[0].sfo == loops[1].sfo == STEPS * 4 and loops[0].iterations == STEPS - 1
+    assert loops[0].state.sfo == STEPS * 4 and loops[0].state.k == STEPS - 1
 
 
 def test_auto_phases_compiled_equals_generic():
-    """Another loss, a restart with a shorter step, momentum: the same in both forms."""
+    """Another loss, a restart with a shorter step, momentum, a restart with it: the same in both forms."""
     loops = both(task("logistic", intercept=True))
-    batches = pass_batches(3, N, 4, 0, 3 * STEPS)
+    batches = pass_batches(3, N, 4, 0, 4 * STEPS)
     for loop in loops:
-        loop.begin(np.zeros(D + 1), batches[0], 1.0)
+        loop.begin(batches[0])
         loop.advance(batches[1:STEPS])
         t = task("sigmoid", intercept=True)
-        q, m = metric(column_sums(t.X, t.weight), True)
-        loop.change_task(t, q, m, row_weights(t.A, q))
+        loop.change_task(t, column_sums(t.X, t.weight))
         loop.advance(batches[STEPS : STEPS + 10])
-        loop.begin(np.full(D + 1, 0.1), batches[STEPS + 10], 0.5)
+        loop.start = np.full(D + 1, 0.1)
+        loop.begin(batches[STEPS + 10], 0.5)
         loop.advance(batches[STEPS + 11 : 2 * STEPS])
         loop.use_momentum()
-        loop.advance(batches[2 * STEPS :])
-    assert_equal(loops[0].mean, loops[1].mean)
-    assert_equal(loops[0].last, loops[1].last)
-    assert loops[0].sfo == loops[1].sfo == 2 * STEPS * 4 + STEPS * 8 - 4  # a = 1 at first
+        loop.advance(batches[2 * STEPS : 3 * STEPS])
+    assert_equal_states(loops[0].state, loops[1].state)
+    assert loops[0].state.sfo == 2 * STEPS * 4 + STEPS * 8 - 4  # a = 1 at first
+    for loop in loops:
+        loop.begin(batches[3 * STEPS], 0.25)
+        loop.advance(batches[3 * STEPS + 1 :])
+    assert_equal_states(loops[0].state, loops[1].state)
+    assert loops[0].state.x.isfinite().all() and loops[0].state.k == STEPS - 1
+
+
+def test_a_state_is_left_alone_by_later_iterations():
+    t = task()
+    loops = [*both(t), *(kind(t, Published("saga", 4, 0.25, 0.05)) for kind in (CompiledPublished, GenericPublished))]
+    batches = pass_batches(3, N, 4, 0, STEPS)
+    for loop in loops[:2]:
+        loop.begin(batches[0])
+    for loop, more in zip(loops, (batches[1:], batches[1:], 200, 200)):
+        state = loop.state
+        before = [part.clone() for part in (state.x, state.y, state.lam, state.answer, state.est.v)]
+        loop.advance(more)
+        assert all(map(torch.equal, before, (state.x, state.y, state.lam, state.answer, state.est.v)))
+        assert not torch.equal(loop.state.x, state.x)
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "logistic", "squared_hinge"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_compiled_loss_equals_the_engines(loss, sparse):
+    t = task(loss, intercept=True, sparse=sparse)
+    one, two = CompiledLoss(t), t.glm()
+    points = torch.randn(2, D + 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for batch in (None, torch.tensor([3, 5, 5, 0])):
+        batches = [f.full() if batch is None else batch for f in (one, two)]
+        values = [float(f.value(points[0], b)) for f, b in zip((one, two), batches)]
+        assert values[0] == pytest.approx(values[1], rel=1e-12)
+        ours, theirs = (f.gradient(points, (1.0, -0.3), b) for f, b in zip((one, two), batches))
+        assert_close(ours.numpy(), theirs.numpy())
 
 
 METHODS = ["sadmm", "svrg", "saga", "spider", "asvrg", "smadmm"]
@@ -92,8 +135,8 @@ def test_published_compiled_equals_generic(method, exact, sparse):
     for limit in (200, 600):
         for loop in loops:
             loop.advance(limit)
-        assert loops[0].sfo == loops[1].sfo >= limit and loops[0].iterations == loops[1].iterations
-        assert_equal(loops[0].last, loops[1].last)
+        assert_equal_states(loops[0].state, loops[1].state)
+        assert loops[0].sfo >= limit
 
 
 def test_runs_drawn_together_are_those_of_the_generic_loop():
@@ -103,7 +146,7 @@ def test_runs_drawn_together_are_those_of_the_generic_loop():
     for limit in (100, 300, 1400):  # eight passes are 960 samples
         for loop in loops:
             loop.advance(limit)
-        assert_equal(loops[0].last, loops[1].last)
+        assert_equal_states(loops[0].state, loops[1].state)
 
 
 def test_binary_rows_and_a_general_constraint_compiled_equals_generic():
@@ -115,10 +158,9 @@ def test_binary_rows_and_a_general_constraint_compiled_equals_generic():
     assert loops[0].samples.X.data is None and loops[0].A.first == A.shape[0]
     batches = pass_batches(3, N, 4, 0, STEPS)
     for loop in loops:
-        loop.begin(np.zeros(D + 1), batches[0], 1.0)
+        loop.begin(batches[0])
         loop.advance(batches[1:])
-    assert_equal(loops[0].mean, loops[1].mean)
-    assert_equal(loops[0].last, loops[1].last)
+    assert_equal_states(loops[0].state, loops[1].state)
 
 
 def test_constraint_finds_edges_and_the_identity():
@@ -151,9 +193,9 @@ def test_float32_data_are_used_as_they_are():
     loops = [both(t)[0] for t in (single, rounded)]
     batches = pass_batches(3, N, 4, 0, STEPS)
     for loop in loops:
-        loop.begin(np.zeros(D), batches[0], 1.0)
+        loop.begin(batches[0])
         loop.advance(batches[1:])
-    np.testing.assert_allclose(loops[0].mean[0], loops[1].mean[0], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(loops[0].state.answer, loops[1].state.answer, rtol=1e-5, atol=1e-7)
     assert loops[0].samples.X is single.X  # no copy
 
 

@@ -103,9 +103,15 @@ def certify(
         return certify_at(problem, state.x, state.ys, state.lam, sample=sample, seed=seed, r=r)
     if state.mean is None:
         raise ValueError("this run keeps no averages; make the solver with average=Average()")
+    return certify_means(problem, state.mean.x, state.mean.lam, sample, seed, r)
+
+
+def certify_means(
+    problem: Problem, x: Tensor, lam: Tensor, sample: int | None = None, seed: int = 0, r: float = 1.0
+) -> Certificate:
+    """The certificate at x and lam alone, with y = prox_{h/r}(A x - c - lam/r)."""
     if not problem.explicit:
         raise ValueError("the averaged certificate needs B = -I, so that y follows from x and lam")
-    x, lam = state.mean.x, state.mean.lam
     w = problem.A(x) - lam / r
     y = problem.hs[0].prox(w if problem.c is None else w - problem.c, 1 / r)
     return certify_at(problem, x, (y,), lam, sample=sample, seed=seed, r=r)

@@ -216,7 +216,7 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class _Recorder:
+class Recorder:
     """Makes the rows of a history, outside the clock: at the answer of the method."""
 
     problem: Problem
@@ -292,7 +292,7 @@ class _Saver:
 class _Running:
     """A run under way: its state, history and clock."""
 
-    def __init__(self, solver: Solver, stop: Stop, recorder: _Recorder, saver: _Saver):
+    def __init__(self, solver: Solver, stop: Stop, recorder: Recorder, saver: _Saver):
         self.solver, self.stop, self.recorder, self.saver = solver, stop, recorder, saver
         self.history, self.clock = History(), 0.0
 
@@ -322,7 +322,7 @@ class _Running:
             return Reason.STREAM_ENDED
         self.clock += time.perf_counter() - begin
         _check_estimate(self.state, last)
-        trouble = _trouble(self.state, self.limit)
+        trouble = trouble_of(self.state, self.limit)
         if trouble:
             self.saver.save(last, self.history, self.clock)
             raise Diverged(f"{trouble}. The state of iteration {last.k} is kept", last, self.history)
@@ -381,7 +381,7 @@ def run(
     certify = certify or stop.certificate is not None
     if certify and certify_sample is None and solver.problem.f.n is None:
         raise ValueError("a stream is certified from samples; give certify_sample, at least 32")
-    recorder = _Recorder(solver.problem, metrics or {}, objective or stop.patience is not None, certify, certify_sample)
+    recorder = Recorder(solver.problem, metrics or {}, objective or stop.patience is not None, certify, certify_sample)
     running = _Running(solver, stop, recorder, _Saver(solver, checkpoint, checkpoint_iterations, checkpoint_seconds))
     running.begin(start, resume)
     reason = _advance(running, every, callback, progress)
@@ -441,7 +441,7 @@ def _check_estimate(s: State, last: State) -> None:
         )
 
 
-def _trouble(s: State, limit: float) -> str | None:
+def trouble_of(s: State, limit: float) -> str | None:
     """What is wrong with a state, and the likely cause."""
     size, slope = (float(torch.linalg.vector_norm(v)) for v in (s.x, s.est.v))
     if size <= limit and math.isfinite(slope):

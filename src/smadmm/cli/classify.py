@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import typer
 
+from smadmm.arguments import one_of
 from smadmm.cli.app import app
 from smadmm.cli.options import Data, OnlyCPU, Quiet, Seed, Threads
 from smadmm.io.files import atomic_write, output_folder
@@ -46,10 +47,11 @@ def classify(
         if model is not None:
             lines = _apply(model, load_rows(source, data), folder)
         else:
-            from smadmm.learn import GraphGuidedClassifier
+            from smadmm.learn.classifier import SOLVERS, GraphGuidedClassifier
 
+            one_of("method", method, SOLVERS)
             fitted = GraphGuidedClassifier(
-                alpha, graph=_graph(graph), loss=loss, method=method, max_epochs=epochs, random_state=seed,
+                alpha, graph=_graph(graph), loss=loss, solver=method, max_epochs=epochs, random_state=seed,
                 verbose=int(not quiet),
             )  # fmt: skip
             train = load_rows(source, data)

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import diags_array, issparse
+from sklearn.utils import check_array, check_random_state
 
 CHUNK = 8_000_000  # entries of a chunk of R
-DENSE_BELOW = 2000  # up to so many features sparse rows are made dense: faster, and centred exactly
+DENSE_BELOW = 2000  # up to this many features sparse rows are made dense: faster, and centred exactly
 
 
 @dataclass(frozen=True)
@@ -33,19 +35,15 @@ class Pairs:
 
 def subsample(X: Any, weight: Any, rows: int, random_state: Any) -> tuple[Any, Any]:
     """At most `rows` rows of X, checked, as float64, and their weights; chosen by random_state if there are more."""
-    from sklearn.utils import check_array
-
     if X.shape[0] > rows:
         chosen = np.sort(_generator(random_state).permutation(X.shape[0])[:rows])
-        X = X.tocsr()[chosen] if hasattr(X, "tocsr") else np.asarray(X)[chosen]
+        X = X.tocsr()[chosen] if issparse(X) else np.asarray(X)[chosen]
         weight = None if weight is None else weight[chosen]
     X = check_array(X, accept_sparse="csc", dtype=np.float64)
     return X, np.ones(X.shape[0]) if weight is None else weight
 
 
 def _generator(random_state: Any) -> Any:
-    from sklearn.utils import check_random_state
-
     if random_state is None:
         return np.random.default_rng()
     return random_state if isinstance(random_state, np.random.Generator) else check_random_state(random_state)
@@ -61,12 +59,10 @@ class Correlations:
         weight = np.ones(X.shape[0]) if weight is None else weight
         self.rows = float(weight.sum())
         root = np.sqrt(weight)
-        if hasattr(X, "tocsc") and X.shape[1] <= DENSE_BELOW:
+        if issparse(X) and X.shape[1] <= DENSE_BELOW:
             X = X.toarray()
-        self.sparse = hasattr(X, "tocsc")
+        self.sparse = issparse(X)
         if self.sparse:
-            from scipy.sparse import diags_array
-
             mean, square = X.T @ weight / self.rows, X.multiply(X).T @ weight / self.rows
             X = (diags_array(root) @ X).tocsc()
             variance = square - mean * mean

@@ -1,8 +1,8 @@
-"""Fitting one pair of classes: passes over the data, the convex start, the guard, and what is recorded on the way.
+"""Fitting one pair of classes: passes over the data, the convex start, the guards, and what is recorded on the way.
 
 `auto` runs without tuning and without a horizon: its answer, the average of the iterates, may be read after any pass.
 Below 256 rows it takes full batches until the certificate falls below `tol`: deterministic, and a row of weight w
-counts exactly as w rows. A guard restarts it with half the step if a pass met more loss than 1.1 times that of x = 0.
+counts exactly as w rows. If a pass met more loss than 1.1 times that of x = 0, `auto` starts again with half the step.
 """
 
 from __future__ import annotations
@@ -11,24 +11,42 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from smadmm.certificate import Certificate
-from smadmm.learn.loops import AT_ZERO, Array, AutoLoop, CompiledAuto, GenericAuto, Task, have_numba
-from smadmm.learn.published_loops import CompiledPublished, GenericPublished, Published
-from smadmm.learn.scaling import Columns, batch_size, convex_start, metric, row_weights
-from smadmm.running import History
+from smadmm.learn.loops import AT_ZERO, Array, AutoLoop, GenericAuto, Indices, Task, have_numba
+from smadmm.learn.published_loops import GenericPublished, Published, PublishedLoop
+from smadmm.learn.scaling import Columns, batch_size, convex_start
+from smadmm.problem import Loss
+from smadmm.running import EXPLOSION, PARTS, Diverged, History, Recorder, trouble_of
+from smadmm.solver import State
 
+PASSES = 20
 FEW_ROWS = 256
 FULL_BATCH_ITERATIONS = 2000
-MARKS = (1, 2, 3, 5, 10, 20)  # passes after which the objective is recorded, and then every tenth
-EXPLOSION = 1e50
+MARKS = (1, 2, 3, 5)  # passes after which the objective is recorded, and then every tenth
 
-Report = Callable[[int], None]  # called with the number of passes done
+Report = Callable[[], object]  # called after every pass
+
+
+class Form(NamedTuple):
+    """The loss and the loops of a fit, on the engine or compiled."""
+
+    loss: Callable[[Task], Loss]
+    auto: Callable[..., AutoLoop]
+    published: Callable[..., PublishedLoop]
+
+
+def form(compiled: bool | None = None) -> Form:
+    """The compiled form where numba is installed, unless told otherwise."""
+    if not (have_numba() if compiled is None else compiled):
+        return Form(Task.glm, GenericAuto, GenericPublished)
+    from smadmm.learn.twins import CompiledAuto, CompiledLoss, CompiledPublished
+
+    return Form(CompiledLoss, CompiledAuto, CompiledPublished)
 
 
 @dataclass(frozen=True)
@@ -39,67 +57,22 @@ class Fit:
     passes: int
     sfo: int
     history: History
-    certificate: Certificate
+
+    @property
+    def certificate(self) -> Certificate:
+        """Of the answer."""
+        gradient, subdifferential, feasibility = (self.history[name][-1] for name in PARTS)
+        total = gradient + subdifferential + feasibility
+        return Certificate(gradient, subdifferential, feasibility, low=total, high=total)
 
 
-class Oracle:
-    """F and its gradient over all samples, outside every count."""
+class _Course:
+    """A fit under way: its clock, its history, and when it ends."""
 
-    def __init__(self, task: Task, compiled: bool):
-        self.task, self.compiled = task, compiled
-        if compiled:
-            from smadmm.learn._kernels import samples as kernels
-
-            self.samples = kernels.samples(task.X, task.target, task.weight, task.loss, task.intercept)
-        else:
-            self.f = task.generic().f
-
-    def value(self, x: Array) -> float:
-        if self.compiled:
-            from smadmm.learn._kernels import samples as kernels
-
-            return float(kernels.mean_loss(self.samples, x))
-        return float(self.f.value(torch.from_numpy(x), self.f.full()))
-
-    def gradient(self, x: Array) -> Array:
-        if self.compiled:
-            from smadmm.learn._kernels import samples as kernels
-
-            g = np.empty(len(x))
-            kernels.mean_gradient(self.samples, x, g)
-            return g
-        return np.asarray(self.f.gradient((torch.from_numpy(x),), (1.0,), self.f.full()).numpy())
-
-    def objective(self, x: Array) -> float:
-        return self.value(x) + self.task.lam1 * float(np.abs(self.task.A @ x).sum())
-
-    def certificate(self, x: Array, lam: Array, y: Array | None = None) -> Certificate:
-        """At (x, y, lam); without y it is prox_h(A x - lam), which makes the second part at most the third."""
-        A, lam1 = self.task.A, self.task.lam1
-        Ax = A @ x
-        if y is None:
-            y = np.sign(Ax - lam) * np.maximum(np.abs(Ax - lam) - lam1, 0.0)
-        dual = np.where(y == 0, np.maximum(np.abs(lam) - lam1, 0.0), lam + lam1 * np.sign(y))
-        first, second, third = (float(np.sum(v**2)) for v in (self.gradient(x) - A.T @ lam, dual, Ax - y))
-        total = first + second + third
-        return Certificate(first, second, third, low=total, high=total)
-
-
-def auto_loop(task: Task, columns: Columns, table: bool, seed: int, compiled: bool) -> AutoLoop:
-    """The loop of `auto` with its scaling from the column statistics."""
-    q, m = metric(columns, task.intercept)
-    return (CompiledAuto if compiled else GenericAuto)(task, q, m, row_weights(task.A, q), table, seed)
-
-
-def use_compiled(compiled: bool | None) -> bool:
-    return have_numba() if compiled is None else compiled
-
-
-class _Recorder:
-    """History rows outside the clock."""
-
-    def __init__(self, oracle: Oracle):
-        self.oracle, self.history, self.seconds = oracle, History(), 0.0
+    def __init__(self, task: Task, tol: float, report: Report = lambda: None):
+        problem = task.problem(form().loss(task))
+        self.recorder = Recorder(problem, metrics={}, objective=True, certify=True, sample=None)
+        self.history, self.seconds, self.tol, self.report = History(), 0.0, tol, report
 
     def timed(self, work: Callable[[], Any]) -> Any:
         begin = time.perf_counter()
@@ -107,11 +80,29 @@ class _Recorder:
         self.seconds += time.perf_counter() - begin
         return result
 
-    def record(self, k: int, sfo: int, x: Array, certificate: Certificate) -> None:
-        row = {"k": k, "sfo": sfo, "seconds": self.seconds, "objective": self.oracle.objective(x)}
-        parts = {"certificate": certificate.total, "gradient": certificate.gradient}
-        rest = {"subdifferential": certificate.subdifferential, "feasibility": certificate.feasibility}
-        self.history.append({**row, **parts, **rest})
+    def record(self, state: State) -> float:
+        """A row of the history at the state's answer; returns the certificate."""
+        self.history.append(self.recorder.row(state, self.seconds))
+        return self.history["certificate"][-1]
+
+    def follow(self, passes: int, advance: Callable[[int], None], answer: Callable[[], State]) -> Fit:
+        """Do pass after pass, until the certificate is at most `tol`."""
+        number = 0
+        for number in range(1, passes + 1):
+            self.timed(partial(advance, number))
+            self.report()
+            marked = number in MARKS or number % 10 == 0 or number == passes
+            if marked and self.record(answer()) <= self.tol:
+                break
+        return self.fit(answer(), number)
+
+    def fit(self, state: State, passes: int) -> Fit:
+        return Fit(state.answer.numpy(), passes, state.sfo, self.history)
+
+
+def _answering(state: State, x: torch.Tensor) -> State:
+    """The state of a method that answers with x."""
+    return replace(state, x=x, est=replace(state.est, at=x), mean=None)
 
 
 def fit_auto(
@@ -120,53 +111,66 @@ def fit_auto(
     passes: int | None = None,
     tol: float = 1e-10,
     seed: int = 0,
+    *,
     start: Array | None = None,
     momentum: bool = False,
-    compiled: bool | None = None,
-    report: Report = lambda done: None,
+    report: Report = lambda: None,
 ) -> Fit:
     """`auto`: `passes` passes over the data (default 20; full batches to `tol` below 256 rows)."""
-    compiled = use_compiled(compiled)
-    recorder = _Recorder(Oracle(task, compiled))
-    start = np.zeros(task.size) if start is None else start
+    course = _Course(task, tol, report)
     if passes is None and task.n < FEW_ROWS:
-        return _full_batches(task, columns, tol, start, recorder, compiled)
-    return _Passes(task, columns, seed, start, recorder, compiled).run(passes or 20, tol, momentum, report)
+        return _full_batches(course, form().auto(task, columns, table=False, start=start))
+    passes = passes or PASSES
+    fitting = _Passes(task, columns, start, seed, (passes + 1) // 2 if momentum else None)
+    course.record(fitting.answer())
+    return course.follow(passes, fitting.advance, fitting.answer)
 
 
-def _full_batches(task: Task, columns: Columns, tol: float, start: Array, recorder: _Recorder, compiled: bool) -> Fit:
-    everything = np.arange(task.n)
-    loop = auto_loop(task, columns, table=False, seed=0, compiled=compiled)
-    moving = recorder.timed(lambda: loop.begin(start, everything, 1.0))
-    certificate = recorder.oracle.certificate(start, np.zeros(task.A.shape[0]))
-    recorder.record(0, loop.sfo, start, certificate)
+def _full_batches(course: _Course, loop: AutoLoop) -> Fit:
+    """Iterations with all rows, until the certificate is at most `tol`."""
+    everything = np.arange(loop.task.n)
+    moving = course.timed(lambda: loop.begin(everything))
+    certificate = course.record(loop.state)
     chunk, done = np.tile(everything, (50, 1)), 0
-    while moving and certificate.total > tol and done < FULL_BATCH_ITERATIONS:
-        recorder.timed(lambda: loop.advance(chunk))
+    while moving and certificate > course.tol and done < FULL_BATCH_ITERATIONS:
+        course.timed(lambda: loop.advance(chunk))
         done += len(chunk)
-        certificate = recorder.oracle.certificate(*loop.mean)
-        recorder.record(done, loop.sfo, loop.mean[0], certificate)
-    x = loop.mean[0] if done else start
-    return Fit(x.copy(), done + 1, loop.sfo, recorder.history, certificate)
+        certificate = course.record(loop.state)
+    return course.fit(loop.state, done + 1)
 
 
 class _Passes:
-    """Reshuffled passes with the convex start and the guard."""
+    """Reshuffled passes of `auto` with the convex start and the guard."""
 
-    def __init__(self, task: Task, columns: Columns, seed: int, start: Array, recorder: _Recorder, compiled: bool):
-        self.task, self.columns, self.seed, self.start, self.recorder = task, columns, seed, start, recorder
+    def __init__(self, task: Task, columns: Columns, start: Array | None, seed: int, momentum_after: int | None):
+        self.task, self.columns, self.seed, self.momentum_after = task, columns, seed, momentum_after
         self.batch = min(batch_size(task.X, task.A), task.n)
-        warm = convex_start(task.target) if task.loss == "sigmoid" and not start.any() else 0
+        cold = start is None or not start.any()
+        warm = convex_start(task.target) if task.loss == "sigmoid" and cold else 0
         self.warm = -(-warm // self.batch)  # in batches
-        first = self._with_loss("logistic") if self.warm else task
-        self.loop = auto_loop(first, columns, table=True, seed=seed, compiled=compiled)
+        first = replace(task, loss="logistic") if self.warm else task
+        self.loop = form().auto(first, columns, table=True, start=start, seed=seed)
         self.used, self.shrink, self.loss, self.seen = 0, 1.0, 0.0, 0
         self.moving = False
 
-    def _with_loss(self, loss: str) -> Task:
-        return replace(self.task, loss=loss)
+    def answer(self) -> State:
+        """The state at the average, or with momentum at the last iterate."""
+        state = self.loop.state
+        return state if self.momentum_after is None or not self.moving else _answering(state, state.x)
 
-    def _take(self, count: int) -> NDArray[np.int64]:
+    def advance(self, number: int) -> None:
+        """Pass `number`."""
+        stop = -(-number * self.task.n // self.batch)
+        if self.warm and self.warm <= stop:
+            self._run(self.warm)
+            self._leave_start()
+        self._run(stop)
+        if not self.warm:
+            self._guard(stop + 1)
+        if number == self.momentum_after and self.moving:
+            self.loop.use_momentum()
+
+    def _take(self, count: int) -> Indices:
         batches = self.task.batches(self.seed, self.batch, self.used, count)
         self.used += count
         return batches
@@ -175,9 +179,9 @@ class _Passes:
         """Start, with the first batch that has a gradient."""
         self.moving = False
         while not self.moving and self.used < stop:
-            self.moving = self.loop.begin(self.start, self._take(1)[0], self.shrink)
+            self.moving = self.loop.begin(self._take(1)[0], self.shrink)
 
-    def _advance(self, stop: int) -> None:
+    def _run(self, stop: int) -> None:
         """Up to batch number `stop`."""
         if not self.moving:
             self._begin(stop)
@@ -186,10 +190,9 @@ class _Passes:
             self.loss += self.loop.advance(batches)
             self.seen += batches.size
 
-    def _switch(self) -> None:
+    def _leave_start(self) -> None:
         """From the logistic to the sigmoid loss."""
-        q, m = metric(self.columns, self.task.intercept)
-        self.loop.change_task(self.task, q, m, row_weights(self.task.A, q))
+        self.loop.change_task(self.task, self.columns)
         self.loss, self.seen, self.warm = 0.0, 0, 0
 
     def _guard(self, stop: int) -> None:
@@ -198,74 +201,31 @@ class _Passes:
             self._begin(stop)
         self.loss, self.seen = 0.0, 0
 
-    def _pass(self, number: int) -> None:
-        stop = -(-number * self.task.n // self.batch)
-        if self.warm and self.warm <= stop:
-            self._advance(self.warm)
-            self._switch()
-        self._advance(stop)
-        if not self.warm:
-            self._guard(stop + 1)
-
-    def run(self, passes: int, tol: float, momentum: bool, report: Report) -> Fit:
-        recorder, loop = self.recorder, self.loop
-        certificate = recorder.oracle.certificate(self.start, np.zeros(self.task.A.shape[0]))
-        recorder.record(0, 0, self.start, certificate)
-        number = 0
-        for number in range(1, passes + 1):
-            recorder.timed(partial(self._pass, number))
-            if momentum and self.moving and number == (passes + 1) // 2:
-                loop.use_momentum()
-            report(number)
-            if number in MARKS or number % 10 == 0 or number == passes:
-                certificate = self._certificate(momentum)
-                recorder.record(loop.iterations, loop.sfo, self._answer(momentum), certificate)
-                if certificate.total <= tol:
-                    break
-        return Fit(self._answer(momentum).copy(), number, loop.sfo, recorder.history, certificate)
-
-    def _answer(self, momentum: bool) -> Array:
-        if not self.moving:
-            return self.start
-        return self.loop.last[0] if momentum else self.loop.mean[0]
-
-    def _certificate(self, momentum: bool) -> Certificate:
-        if not self.moving:
-            return self.recorder.oracle.certificate(self.start, np.zeros(self.task.A.shape[0]))
-        if momentum:
-            x, y, lam = self.loop.last
-            return self.recorder.oracle.certificate(x, lam, y)
-        return self.recorder.oracle.certificate(*self.loop.mean)
-
 
 def fit_published(
     task: Task,
     method: Published,
-    passes: int = 20,
+    passes: int = PASSES,
     tol: float = 1e-10,
     seed: int = 0,
-    compiled: bool | None = None,
-    report: Report = lambda done: None,
+    report: Report = lambda: None,
 ) -> Fit:
     """A published method for `passes` times n sample gradients."""
-    compiled = use_compiled(compiled)
-    oracle = Oracle(task, compiled)
-    recorder = _Recorder(oracle)
-    loop: Any = recorder.timed(lambda: (CompiledPublished if compiled else GenericPublished)(task, method, seed))
-    certificate, number = oracle.certificate(np.zeros(task.size), np.zeros(task.A.shape[0])), 0
-    recorder.record(0, loop.sfo, np.zeros(task.size), certificate)
-    for number in range(1, passes + 1):
-        recorder.timed(partial(loop.advance, number * task.n))
-        report(number)
-        if not np.abs(loop.last[0]).max(initial=0.0) < EXPLOSION:  # also where it is NaN
-            raise FloatingPointError(
-                f"{method.method} diverged in pass {number}: the step is too long for these data; "
-                "lower `step`, or use method='auto', which sets it itself"
-            )
-        if number in MARKS or number % 10 == 0 or number == passes:
-            x, y, lam = loop.last
-            certificate = oracle.certificate(x, lam, y)
-            recorder.record(loop.iterations, loop.sfo, x, certificate)
-            if certificate.total <= tol:
-                break
-    return Fit(loop.last[0].copy(), number, loop.sfo, recorder.history, certificate)
+    course = _Course(task, tol, report)
+    loop: PublishedLoop = course.timed(lambda: form().published(task, method, seed))
+
+    def answer() -> State:
+        state = loop.state
+        return _answering(state, state.answer)
+
+    def advance(number: int) -> None:
+        before = loop.state
+        loop.advance(number * task.n)
+        wrong = trouble_of(loop.state, limit)
+        if wrong:
+            raise Diverged(f"{method.method}: {wrong}, or use solver='auto'", before, course.history)
+
+    first = float(torch.linalg.vector_norm(loop.state.est.v)) / method.eta(1)
+    limit = EXPLOSION * (1 + first)  # in units of the first step: data may be of any scale
+    course.record(answer())
+    return course.follow(passes, advance, answer)

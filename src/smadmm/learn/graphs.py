@@ -1,8 +1,9 @@
 """Graphs over features, as the rows G of A = [G; I].
 
 An edge (i, j) with sign s is the row e_i - s e_j: a penalty |x_i - s x_j| ties the coefficients of two features to be
-equal (s = +1, associated positively) or opposite (s = -1). `variant="adjacency"` gives the signed adjacency matrix
-instead, the reading needed to reproduce the paper. Weights are not kept: every row has the entries +-1.
+equal (s = +1, associated positively) or opposite (s = -1). Weights are not kept: every row has the entries +-1. The
+paper may also be read with the signed adjacency matrix as G: `signed_adjacency` gives it, as `Rows` that are taken as
+they are.
 
 `"glasso"`: the support of the graphical lasso on the correlation R of at most 2000 rows, with the penalty
 
@@ -20,10 +21,14 @@ chance gives one pair); s is the sign of the correlation. Constant features have
 from __future__ import annotations
 
 import sys
+import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_matrix, csr_matrix, issparse
+from scipy.sparse.csgraph import connected_components
 
 from smadmm.learn.correlations import Correlations, Pairs, subsample
 
@@ -32,33 +37,67 @@ NEIGHBOURS = 5
 LARGEST_COMPONENT = 300
 
 
-def feature_graph(
-    graph: Any, X: Any, random_state: Any = None, variant: str = "differences", sample_weight: Any = None
-) -> Any:
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """G itself, one row per penalty |g'x|: any matrix with one column per feature."""
+
+    matrix: Any
+
+
+def feature_graph(graph: Any, X: Any, random_state: Any = None, sample_weight: Any = None) -> Any:
     """G as a CSR matrix with one row per edge, of shape (edges, features); without edges it has no rows.
 
     `graph`: "glasso", "knn", "chain", None (no edges), an edge list of pairs (i, j), a networkx graph with the nodes
     0..d-1 (negative weights: s = -1), or a d x d matrix, sparse or dense. A matrix with the marks of a precision matrix
-    (P_ii > 0, P_ij^2 < P_ii P_jj) has s = -sign(P_ij); any other is an adjacency matrix with s = sign(W_ij).
+    (P_ii > 0, P_ij^2 < P_ii P_jj) has s = -sign(P_ij); any other is an adjacency matrix with s = sign(W_ij). `Rows` are
+    taken as they are, without the empty ones.
     """
-    if variant not in ("differences", "adjacency"):
-        raise ValueError(f"variant must be 'differences' or 'adjacency', got {variant!r}")
+    if isinstance(graph, Rows):
+        return _given_rows(graph.matrix, _features(X))
+    edges, signs = _signed_edges(graph, X, random_state, sample_weight)
+    values = np.column_stack([np.ones(len(edges)), -signs]).ravel()
+    return csr_matrix((values, edges.ravel(), np.arange(0, 2 * len(edges) + 1, 2)), shape=(len(edges), _features(X)))
+
+
+def signed_adjacency(graph: Any, X: Any, random_state: Any = None, sample_weight: Any = None) -> Rows:
+    """The signed adjacency matrix W of a graph, as rows: row i penalises |sum_j W_ij x_j|, the sum over i's neighbours.
+
+    GraphGuidedClassifier(graph=signed_adjacency("glasso", X)) is the paper's experiment in this reading.
+    """
+    edges, signs = _signed_edges(graph, X, random_state, sample_weight)
+    upper = coo_matrix((signs, (edges[:, 0], edges[:, 1])), shape=(_features(X),) * 2)
+    return Rows(csr_matrix(upper + upper.T))
+
+
+def _features(X: Any) -> int:
     if len(np.shape(X)) != 2:
         raise ValueError(f"X must be a matrix of samples and features, got the shape {np.shape(X)}")
-    d = X.shape[1]
-    edges, signs = _signed_edges(graph, X, d, random_state, sample_weight)
-    return _differences(edges, signs, d) if variant == "differences" else _adjacency(edges, signs, d)
+    return int(X.shape[1])
+
+
+def _given_rows(matrix: Any, d: int) -> Any:
+    G = csr_matrix(matrix, dtype=np.float64)
+    if G.shape[1] != d:
+        raise ValueError(
+            f"the rows of the graph have {G.shape[1]} columns, but X has {d} features: give one column each"
+        )
+    if not np.isfinite(G.data).all():
+        raise ValueError("the rows of the graph hold NaN or infinite numbers; remove them")
+    G.sum_duplicates()
+    G.eliminate_zeros()
+    return G[np.diff(G.indptr) > 0]
 
 
 Edges = tuple[NDArray[np.int64], NDArray[np.float64]]  # pairs i < j, each once, and their signs
 
 
-def _signed_edges(graph: Any, X: Any, d: int, random_state: Any, weight: Any) -> Edges:
+def _signed_edges(graph: Any, X: Any, random_state: Any, weight: Any) -> Edges:
+    d = _features(X)
     if graph is None:
-        return _unique(np.empty((0, 2), np.int64), np.empty(0), d)
+        return _from_array([], d)
     if isinstance(graph, str):
         if graph == "chain":
-            return _unique(np.column_stack([np.arange(d - 1), np.arange(1, d)]), np.ones(max(d - 1, 0)), d)
+            return _from_array(np.column_stack([np.arange(d - 1), np.arange(1, d)]), d)
         if graph == "glasso":
             return _glasso(Correlations(*subsample(X, weight, ROWS, random_state)), d)
         if graph == "knn":
@@ -67,35 +106,27 @@ def _signed_edges(graph: Any, X: Any, d: int, random_state: Any, weight: Any) ->
     networkx = sys.modules.get("networkx")  # whoever has such a graph has imported it
     if networkx is not None and isinstance(graph, networkx.Graph):
         return _from_networkx(graph, d)
-    if hasattr(graph, "tocsr"):
+    if issparse(graph):
         return _from_matrix(graph, d)
     return _from_array(graph, d)
 
 
 def _from_array(graph: Any, d: int) -> Edges:
     """A dense d x d matrix, or pairs; for d = 2 a 2 x 2 array is a matrix and a 2 x 2 list is two pairs."""
+    wanted = f"graph must be pairs of features, shape (edges, 2), or a matrix of shape ({d}, {d})"
     try:
         array = np.asarray(graph)
     except ValueError:
-        array = np.empty((0,), dtype=object)
+        raise ValueError(f"{wanted}, got rows of unequal length") from None
     if array.shape == (d, d) and not (d == 2 and isinstance(graph, list | tuple)):
         return _from_matrix(array, d)
-    if array.size == 0 and (array.shape in ((0,), (0, 2)) and array.dtype != object):
-        return _unique(np.empty((0, 2), np.int64), np.empty(0), d)
+    if array.shape in ((0,), (0, 2)):
+        array = np.empty((0, 2), np.int64)
     if array.ndim != 2 or array.shape[1] != 2:
-        raise ValueError(
-            f"graph must be pairs of features, shape (edges, 2), or a matrix of shape ({d}, {d}), got {_shape(graph)}"
-        )
+        raise ValueError(f"{wanted}, got the shape {array.shape}")
     if array.dtype.kind not in "iu":
         raise ValueError(f"the ends of edges must be whole numbers 0..{d - 1}, got {array.dtype}; number the features")
     return _unique(array, np.ones(len(array)), d)
-
-
-def _shape(graph: Any) -> str:
-    try:
-        return f"the shape {np.asarray(graph).shape}"
-    except ValueError:
-        return "rows of unequal length"
 
 
 def _from_networkx(graph: Any, d: int) -> Edges:
@@ -111,8 +142,6 @@ def _from_networkx(graph: Any, d: int) -> Edges:
 
 
 def _from_matrix(matrix: Any, d: int) -> Edges:
-    from scipy.sparse import coo_matrix
-
     if matrix.shape != (d, d):
         raise ValueError(f"the graph matrix has shape {matrix.shape}, but X has {d} features: it must be ({d}, {d})")
     W = coo_matrix(matrix, dtype=np.float64)
@@ -152,9 +181,6 @@ def _knn(R: Correlations, d: int) -> Edges:
 
 
 def _glasso(R: Correlations, d: int) -> Edges:
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
-
     m = len(R.features)
     alpha = 2 * np.sqrt(np.log(max(m, 2)) / max(R.rows, 1))
     labels, found = np.arange(m), []
@@ -173,8 +199,6 @@ def _glasso(R: Correlations, d: int) -> Edges:
 
 def _solve_component(S: NDArray[np.float64], alpha: float, members: NDArray[Any]) -> Pairs:
     """The pairs of the graphical lasso's support, with partial correlations; thresholded S if it does not converge."""
-    import warnings
-
     from sklearn.covariance import graphical_lasso
 
     association = np.where(np.abs(S) > alpha, S, 0.0)
@@ -208,19 +232,3 @@ def _edges_of(chunks: list[Pairs], features: NDArray[np.int64], d: int) -> Edges
     i, j, r = (np.concatenate([getattr(c, part) for c in chunks] or [np.empty(0)]) for part in ("i", "j", "r"))
     pairs = np.column_stack([features[i.astype(np.int64)], features[j.astype(np.int64)]])
     return _unique(pairs, np.sign(r), d)
-
-
-def _differences(edges: NDArray[np.int64], signs: NDArray[np.float64], d: int) -> Any:
-    from scipy.sparse import csr_matrix
-
-    values = np.column_stack([np.ones(len(edges)), -signs]).ravel()
-    return csr_matrix((values, edges.ravel(), np.arange(0, 2 * len(edges) + 1, 2)), shape=(len(edges), d))
-
-
-def _adjacency(edges: NDArray[np.int64], signs: NDArray[np.float64], d: int) -> Any:
-    from scipy.sparse import coo_matrix, csr_matrix
-
-    if len(edges) == 0:
-        return csr_matrix((0, d))
-    upper = coo_matrix((signs, (edges[:, 0], edges[:, 1])), shape=(d, d))
-    return csr_matrix(upper + upper.T)

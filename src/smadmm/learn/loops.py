@@ -1,43 +1,48 @@
-"""The task of the classifier and its `auto` loop, compiled and generic: two forms of one thing, equal on equal batches.
+"""The classifier's task, and `auto` on the engine.
 
-The engine with a metric, a step that sets itself, schedule-free averaging and a measured control variate. The compiled
-form (numba) does on the processor what the generic one does with smadmm.ADMM on torch.
+`auto` is the one loop with a metric, a step that sets itself, schedule-free averaging and a measured control variate.
+twins.py has its twin in numba: the same numbers on the same batches.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from smadmm.estimators import SGD, Correlated, Estimator, Measured, Storm
+from smadmm.estimators import SGD, Correlated, Estimate, Estimator, Measured, Storm
+from smadmm.learn.scaling import Columns, metric, row_weights
 from smadmm.losses.glm import GLM, Logistic, Sigmoid, SquaredHinge
 from smadmm.operators.linear import Matrix
-from smadmm.problem import Problem
+from smadmm.problem import Loss, Problem
 from smadmm.proxes import L1
-from smadmm.sampling import Rng, pass_batches, reshuffled, run_batches, runs
+from smadmm.sampling import Rng, Sampling, pass_batches, reshuffled, run_batches, runs
 from smadmm.schedules import Power
-from smadmm.solver import ADMM, Average, State
+from smadmm.solver import ADMM, Average, Mean, State
 from smadmm.stepsize import Decaying, DistanceOverGradients
 from smadmm.xsteps import Metric
 
 Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
 LOSSES: dict[str, type[GLM]] = {"sigmoid": Sigmoid, "logistic": Logistic, "squared_hinge": SquaredHinge}
 AT_ZERO = {"sigmoid": 0.5, "logistic": float(np.log(2)), "squared_hinge": 1.0}  # the loss of x = 0
 
 C, MOVE, PULL, RECENT, MEMORY = 3.0, 1.0, 0.8, 6.0, 0.95  # the constants of `auto`
 
 
-def have_numba() -> bool:
-    """Is the compiled form available?"""
-    try:
-        import numba  # noqa: F401
-    except ImportError:
-        return False
-    return True
+@dataclass(frozen=True)
+class Auto:
+    """The solver that needs no tuning; with `momentum` it ends with STORM and answers with the last iterate.
+
+    That iterate has a smaller certificate than the average, which is the answer otherwise.
+    """
+
+    momentum: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,14 +52,14 @@ class Task:
     X: Any  # dense, C-contiguous, or CSR
     target: Array
     weight: Array
-    A: Any  # CSR, one column an unknown
+    A: Any  # CSR, one column per unknown
     lam1: float
     loss: str
     intercept: bool
     shuffled: bool = False  # the rows are in random order: batches are runs of them, read in sequence
 
-    def batches(self, seed: int, size: int, first: int, count: int) -> NDArray[np.int64]:
-        """What a solver with this seed draws, one batch a row."""
+    def batches(self, seed: int, size: int, first: int, count: int) -> Indices:
+        """What a solver with this seed draws, one batch per row."""
         return (run_batches if self.shuffled else pass_batches)(seed, self.n, size, first, count)
 
     @property
@@ -63,182 +68,137 @@ class Task:
 
     @property
     def size(self) -> int:
+        """The number of unknowns."""
         return int(self.A.shape[1])
 
-    def generic(self, sampling: Any = None) -> Problem:
-        """The same as a Problem of the engine."""
+    def glm(self, sampling: Sampling | None = None) -> GLM:
+        """F as a loss of the engine."""
         sampling = sampling or (runs if self.shuffled else reshuffled)
         X = self.X.astype(np.float64, copy=False)
-        f = LOSSES[self.loss](X, self.target, self.weight, sampling, self.intercept)
+        return LOSSES[self.loss](X, self.target, self.weight, sampling, self.intercept)
+
+    def problem(self, f: Loss) -> Problem:
+        """The task as a problem of the engine, with F in one of its forms."""
         return Problem(f, L1(self.lam1), Matrix(self.A))
 
 
-class AutoLoop(Protocol):
-    """What the fit needs of a loop: both forms have it."""
+def have_numba() -> bool:
+    """Whether the compiled form is available."""
+    return find_spec("numba") is not None
 
-    def begin(self, x: Array, batch: NDArray[np.int64], shrink: float) -> bool: ...
-    def advance(self, batches: NDArray[np.int64]) -> float: ...
-    def change_task(self, task: Task, q: Array, m: Array, R: Array) -> None: ...
-    def use_momentum(self) -> None: ...
+
+class AutoLoop(ABC):
+    """`auto` under way, from `start` on; `table`: with the control variate, else one gradient per sample (chunks)."""
+
+    def __init__(self, task: Task, columns: Columns, table: bool, start: Array | None = None, seed: int = 0):
+        self.table, self.seed = table, seed
+        self.start = np.zeros(task.size) if start is None else start
+        self.since: int | None = None  # the iteration after which momentum began
+        self.change_task(task, columns)
+        self.reset()
+
+    def change_task(self, task: Task, columns: Columns) -> None:
+        """Go on with another loss, or with other rows."""
+        self.task = task
+        self.q, self.m = metric(columns, task.intercept)
+        self.R = row_weights(task.A, self.q)
+
+    def reset(self) -> None:
+        """Go to the start, before any iteration."""
+        self.since = None if self.since is None else 0
+
+    @abstractmethod
+    def begin(self, batch: Indices, shrink: float = 1.0) -> bool:
+        """Start, or start again: the gradients spent and the table are kept. False if the gradient is zero."""
+
+    @abstractmethod
+    def advance(self, batches: Indices) -> float:
+        """One iteration per batch; returns the sum of the losses met on the way."""
+
     @property
-    def sfo(self) -> int: ...
-    @property
-    def iterations(self) -> int: ...
-    @property
-    def mean(self) -> tuple[Array, Array]: ...
-    @property
-    def last(self) -> tuple[Array, Array, Array]: ...
-
-
-class CompiledAuto:
-    """`auto` in numba. `table`: the control variate, else one gradient (streams)."""
-
-    def __init__(self, task: Task, q: Array, m: Array, R: Array, table: bool, seed: int = 0):
-        from smadmm.learn._kernels import auto as kernels
-
-        self.mode = kernels.TABLE if table else kernels.ONE_GRADIENT
-        self.since = 0
-        self.state: Any = None
-        self.change_task(task, q, m, R)
-
-    def change_task(self, task: Task, q: Array, m: Array, R: Array) -> None:
-        from smadmm.learn._kernels import auto as auto_kernel
-        from smadmm.learn._kernels import constraint as constraint_kernels
-        from smadmm.learn._kernels import samples as kernels
-
-        self.task, self.Q, self.R = task, auto_kernel.metric(q, m), R
-        self.A = constraint_kernels.constraint(task.A)
-        self.samples = kernels.samples(task.X, task.target, task.weight, task.loss, task.intercept)
-
-    def begin(self, x: Array, batch: NDArray[np.int64], shrink: float = 1.0) -> bool:
-        """Start at x; after an earlier start the gradients spent and the table are kept. False if the gradient is 0."""
-        from smadmm.learn._kernels import auto as kernels
-
-        old, rows = self.state, self.task.n if self.mode == kernels.TABLE else 1
-        self.constants = kernels.Constants(C * shrink, MOVE * shrink, PULL, RECENT, MEMORY)
-        state = kernels.new_auto_state(x, self.task.A.shape[0], rows)
-        if old is not None:
-            state = state._replace(table=old.table, gbar=old.gbar)
-            state.counts[1] = old.counts[1]
-        self.state = state
-        kernels.auto_start(self.samples, self.Q, self.constants, self.mode, state, batch)
-        return bool(state.pace[kernels.FLOOR] > 0)
-
-    def advance(self, batches: NDArray[np.int64]) -> float:
-        """One iteration a batch; the sum of the losses met on the way."""
-        from smadmm.learn._kernels import auto as kernels
-
-        pace = self.state.pace
-        pace[kernels.LOSS] = 0.0
-        arguments = (self.samples, self.A, self.task.lam1, self.Q, self.R, self.constants, self.mode, self.since)
-        kernels.auto(*arguments, self.state, batches)
-        return float(pace[kernels.LOSS])
+    @abstractmethod
+    def state(self) -> State:
+        """The engine's state, which later iterations leave alone."""
 
     def use_momentum(self) -> None:
-        from smadmm.learn._kernels import auto as kernels
+        """STORM and a falling step from here on."""
+        self.since = self.state.k
 
-        self.mode, self.since = kernels.MOMENTUM, int(self.state.counts[0])
+
+class GenericAuto(AutoLoop):
+    """`auto` on the engine, without numba."""
+
+    def change_task(self, task: Task, columns: Columns) -> None:
+        super().change_task(task, columns)
+        self.given = _Given()
+        self.problem = task.problem(task.glm(self.given))
+        self.metric = Metric(torch.from_numpy(self.q), torch.from_numpy(self.m))
+
+    def reset(self) -> None:
+        super().reset()
+        x = torch.from_numpy(self.start.copy())
+        Ax = self.problem.A(x)
+        mean, est = Mean(x, torch.zeros_like(Ax), 0.0), Estimate(torch.zeros_like(x), x, 0)
+        self._state = State(0, x, (Ax,), mean.lam, est, Ax, Bys=(-Ax,), drawn=0, mean=mean)
 
     @property
-    def iterations(self) -> int:
-        return int(self.state.counts[0])
-
-    @property
-    def sfo(self) -> int:
-        return int(self.state.counts[1])
-
-    @property
-    def mean(self) -> tuple[Array, Array]:
-        return self.state.xbar, self.state.lambar
-
-    @property
-    def last(self) -> tuple[Array, Array, Array]:
-        return self.state.z, self.state.y, self.state.lam
-
-
-class GenericAuto:
-    """`auto` on the engine: the same numbers, any torch device, no numba."""
-
-    def __init__(self, task: Task, q: Array, m: Array, R: Array, table: bool, seed: int = 0):
-        self.table, self.seed, self.since = table, seed, -1
-        self.state: State | None = None
-        self.shrink, self.floor, self.spent = 1.0, 0.0, 0
-        self.change_task(task, q, m, R)
-
-    def change_task(self, task: Task, q: Array, m: Array, R: Array) -> None:
-        self.task, self.R = task, torch.from_numpy(R)
-        self.problem, self.metric = task.generic(_Given()), Metric(torch.from_numpy(q), torch.from_numpy(m))
+    def state(self) -> State:
+        return self._state
 
     def _estimator(self, batch: int) -> Estimator:
-        if self.since >= 0:
-            since = self.since
-            return Storm(batch, lambda k: float(k - since) ** (-2 / 3))
-        return Measured(batch, self.metric, MEMORY) if self.table else SGD(batch)
+        return Measured(batch, self.metric, MEMORY) if self.table and self.since is None else SGD(batch)
+
+    def _rule(self) -> DistanceOverGradients:
+        return DistanceOverGradients(self.metric, self.floor, C * self.shrink, RECENT)
 
     def _solver(self, batch: int) -> ADMM:
-        stepsize: Any = Decaying(self.since) if self.since >= 0 else None
-        stepsize = stepsize or DistanceOverGradients(self.metric, self.floor, C * self.shrink, RECENT)
-        average = Average(Power(1.0, 1.0), PULL)
-        options = {"x_step": self.metric, "average": average, "stepsize": stepsize, "seed": self.seed}
-        return ADMM(self.problem, self._estimator(batch), self.R, 1.0, **options)
+        average, since, R = Average(Power(1.0, 1.0), PULL), self.since, torch.from_numpy(self.R)
+        choices: dict[str, Any] = {"x_step": self.metric, "average": average, "seed": self.seed}
+        if since is None:
+            return ADMM(self.problem, self._estimator(batch), R, 1.0, stepsize=self._rule(), **choices)
+        storm = Storm(batch, lambda k: float(k - since) ** (-2 / 3))
+        return ADMM(self.problem, storm, R, 1.0, stepsize=Decaying(since), **choices)
 
-    def begin(self, x: Array, batch: NDArray[np.int64], shrink: float = 1.0) -> bool:
+    def begin(self, batch: Indices, shrink: float = 1.0) -> bool:
         """The floor of the step moves the margins of the first batch by `MOVE` (root mean square)."""
-        f: Any = self.problem.f
-        self.shrink, start, old = shrink, torch.from_numpy(x.copy()), self.state
-        f.sampling.batch = batch
-        if old is None:
-            est = self._estimator(len(batch)).init(f, start, Rng(self.seed, 0))
+        old = self._state.est
+        self.reset()
+        new = self._state
+        self.shrink, self.given.batch = shrink, batch
+        estimator, rng = self._estimator(len(batch)), Rng(self.seed, 0)
+        if old.sfo == 0:
+            est = estimator.init(self.problem.f, new.x, rng)
         else:
-            kept = replace(old.est, along=0.0, across=0.0) if isinstance(old.est, Correlated) else old.est
-            est = self._estimator(len(batch)).update(f, kept, start, 0, Rng(self.seed, 0))
+            kept = replace(old, along=0.0, across=0.0) if isinstance(old, Correlated) else old
+            est = estimator.update(self.problem.f, kept, new.x, 0, rng)
         direction = self.metric.inverse(est.v)
-        weight = f.sample_weight[torch.from_numpy(batch)]
-        margins = f._rows(torch.from_numpy(batch)).forward(direction)
-        moved = float((weight * margins.square()).sum() / weight.sum())
-        self.floor = MOVE * shrink * float((est.v * direction).sum() / moved) ** 0.5 if moved > 0 else 1.0
-        solver = self._solver(len(batch))
-        state = solver.init(start)
-        self.state = replace(state, est=est, stepsize=solver.stepsize.init(start, est.v) if solver.stepsize else None)
+        moved = self._moved(direction.numpy(), batch)
+        self._state = replace(new, est=est, drawn=rng.drawn)
+        if moved > 0:
+            self.floor = MOVE * shrink * (float((est.v * direction).sum()) / moved) ** 0.5
+            self._state = replace(self._state, stepsize=self._rule().init(new.x, est.v))
         return moved > 0
 
-    def advance(self, batches: NDArray[np.int64]) -> float:
-        assert self.state is not None
-        f: Any = self.problem.f
-        total = 0.0
+    def _moved(self, direction: Array, batch: Indices) -> float:
+        """The mean square change of the margins of a batch along a direction."""
+        weight, d = self.task.weight[batch], self.task.X.shape[1]
+        margins = self.task.X[batch] @ direction[:d] + direction[d:].sum()
+        return float((weight * margins**2).sum() / weight.sum())
+
+    def advance(self, batches: Indices) -> float:
+        total, solver = 0.0, self._solver(batches.shape[1])
         for batch in batches:
-            f.sampling.batch = batch
-            self.state = self._solver(len(batch)).step(self.state)
-            total += len(batch) * float(f.value(self.state.est.at, torch.from_numpy(batch)))
+            self.given.batch = batch
+            self._state = solver.step(self._state)
+            total += len(batch) * float(self.problem.f.value(self._state.est.at, torch.from_numpy(batch)))
         return total
-
-    def use_momentum(self) -> None:
-        self.since = self.iterations
-
-    @property
-    def iterations(self) -> int:
-        return self.state.k if self.state else 0
-
-    @property
-    def sfo(self) -> int:
-        return self.state.sfo if self.state else 0
-
-    @property
-    def mean(self) -> tuple[Array, Array]:
-        assert self.state is not None and self.state.mean is not None
-        return self.state.mean.x.numpy(), self.state.mean.lam.numpy()
-
-    @property
-    def last(self) -> tuple[Array, Array, Array]:
-        assert self.state is not None
-        return self.state.x.numpy(), self.state.y.numpy(), self.state.lam.numpy()
 
 
 class _Given:
     """A sampling that hands out the batch it was given."""
 
-    batch: NDArray[np.int64]
+    batch: Indices
 
-    def __call__(self, rng: Rng, n: int, size: int) -> NDArray[np.int64]:
+    def __call__(self, rng: Rng, n: int, size: int) -> Indices:
         rng.take(size)
         return self.batch

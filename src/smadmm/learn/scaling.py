@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
 Array = NDArray[np.float64]
 
@@ -30,24 +31,19 @@ class Columns:
     nonzeros: Array
 
     def __add__(self, other: Columns) -> Columns:
-        return Columns(
-            self.rows + other.rows,
-            self.total + other.total,
-            self.squares + other.squares,
-            self.nonzeros + other.nonzeros,
-        )
+        return Columns(*(one + two for one, two in zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
 def column_sums(X: Any, weight: Array) -> Columns:
     """The statistics of the rows of X (dense or CSR), a row of weight w counting w times; some rows at a time."""
-    rows = max(1, ROWS_AT_ONCE // max(1, X.shape[1] if not hasattr(X, "tocsr") else X.nnz // X.shape[0] + 1))
+    rows = max(1, ROWS_AT_ONCE // max(1, X.nnz // X.shape[0] + 1 if issparse(X) else X.shape[1]))
     starts = range(0, X.shape[0], rows)
     first, *rest = (_sums(X[i : i + rows], weight[i : i + rows]) for i in starts)
     return sum(rest, start=first)
 
 
 def _sums(X: Any, weight: Array) -> Columns:
-    if hasattr(X, "tocsr"):
+    if issparse(X):
         square, seen = X.copy(), X.copy()
         square.data, seen.data = square.data.astype(np.float64) ** 2, (seen.data != 0).astype(np.float64)
         return Columns(float(weight.sum()), X.T @ weight, square.T @ weight, seen.T @ weight)
@@ -83,7 +79,7 @@ def row_weights(A: Any, q: Array) -> Array:
 def batch_size(X: Any, A: Any) -> int:
     """A power of two near n/32, in 2..64; up to n/16 where an iteration's other work outweighs its samples."""
     n = X.shape[0]
-    row = X.nnz / n if hasattr(X, "nnz") else X.shape[1]
+    row = X.nnz / n if issparse(X) else X.shape[1]
     balanced = (A.shape[1] + A.nnz) / (4 * max(row, 1))
     return int(2 ** np.floor(np.log2(max(2, min(n / 32, 64), min(n / 16, balanced)))))
 

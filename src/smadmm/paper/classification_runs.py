@@ -24,11 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smadmm.io.libsvm import as_signs, half_split, load_libsvm
-from smadmm.learn.fitting import Oracle, fit_auto
+from smadmm.learn.fitting import fit_auto
 from smadmm.learn.graphs import feature_graph
 from smadmm.learn.loops import Task
-from smadmm.learn.published_loops import CompiledPublished, Published, smoothness
+from smadmm.learn.published_loops import Published, smoothness
 from smadmm.learn.scaling import column_sums
+from smadmm.learn.twins import CompiledPublished
+from smadmm.paper.oracle import Oracle
 from smadmm.schedules import Power
 
 Array = NDArray[np.float64]

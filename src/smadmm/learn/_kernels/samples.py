@@ -28,7 +28,7 @@ class Samples(NamedTuple):
 
 def samples(X: Any, target: Any, weight: Any, loss: str, intercept: bool) -> Samples:
     """The data as the kernels take them; nothing is copied that has the right form."""
-    rows = csr(X) if hasattr(X, "tocsr") else np.ascontiguousarray(X)
+    rows = np.ascontiguousarray(X) if isinstance(X, np.ndarray) else csr(X)
     return Samples(rows, target, weight, CODES[loss], intercept)
 
 
