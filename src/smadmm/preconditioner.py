@@ -104,7 +104,10 @@ class NewtonStep:
             if size == 0:
                 break
             q = eta * self.loss.gradient((p, zero), (1.0, -1.0), views) + rho * p
-            step = size / _dot(p, q)
+            curvature = _dot(p, q)
+            if curvature == 0:  # p is so small that its square underflows
+                break
+            step = size / curvature
             d.add_(p, alpha=step)
             r.sub_(q, alpha=step)
             z = self.fourier(r, eta, rho)
