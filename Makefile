@@ -4,7 +4,7 @@ BIN := .venv/bin
 # one thread a process: small tensors are several times slower with more
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo test test-browser bench lint clean
+.PHONY: venv demo test test-browser mutants bench lint clean
 
 venv: .venv/.ready
 
@@ -34,6 +34,9 @@ test-browser: venv  ## the report page in Debian's chromium, installed here if i
 	  $$root apt-get update --quiet && \
 	  $$root env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends chromium; }
 	SMADMM_BROWSER=required $(BIN)/python -m pytest tests/test_browser.py
+
+mutants: venv  ## known errors put into a copy of src one by one: for each a test must fail
+	$(BIN)/python tests/mutants.py
 
 bench: venv  ## figures against peers, as ratios in one run
 	$(BIN)/python benchmarks/overhead.py

@@ -20,7 +20,8 @@ from smadmm.checkpoint import CheckpointError, describe, load, save
 from smadmm.losses import Sigmoid
 from smadmm.proxes import L1
 from smadmm.sampling import Rng
-from smadmm.solver import Average
+from smadmm.solver import Average, Mean
+from smadmm.stepsize import StepSize
 
 ESTIMATORS = [SGD(5), SVRG(5, 7), SAGA(5), Spider(5, 7), ASVRG(5, 7, theta=0.8), Storm(5, Power(0.5, -2 / 3), first=12)]
 START = torch.zeros(6, dtype=torch.float64)
@@ -104,6 +105,14 @@ def test_round_trip(written):
     assert leaves(again) == leaves(state) and extra == {"note": 1.5}
 
 
+def test_every_digit_of_a_number_survives(written):
+    file, state, settings = written
+    numbers = (0.1 + 0.2, 1 / 3, 5e-324, float("inf"))
+    state = dataclasses.replace(state, mean=Mean(state.x, state.lam, 2 / 3), stepsize=StepSize(*numbers, state.x))
+    save(file, state, settings)
+    assert leaves(load(file)[0]) == leaves(state)
+
+
 def test_every_truncation_is_refused(written):
     file, _, settings = written
     data = file.read_bytes()
@@ -164,6 +173,11 @@ def test_functions_count_as_settings():
     one, two = (describe(make(Storm(5, a))) for a in (lambda k: 1 / k, lambda k: 0.5 / k))
     assert one != two
     assert describe(make(Storm(5, lambda k: 1 / k))) == one
+
+    def over(scale):
+        return lambda k: scale / k
+
+    assert describe(make(Storm(5, over(1)))) != describe(make(Storm(5, over(2))))
 
 
 def test_full_disk_leaves_the_old_checkpoint_and_nothing_else(written, monkeypatch):

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+import torch
 
 import smadmm
 from smadmm import __main__ as cli
@@ -133,6 +134,33 @@ def test_complexity_of_the_paper_holds(measured):
         assert row["level"] < 0.7 * rows["spider", "constant"]["level"]
         assert row["level"] < 0.45 * rows["sadmm", "sqrt"]["level"]
         assert row["sfo_to_1e-3"] < 0.7 * rows["spider", "constant"]["sfo_to_1e-3"]
+
+
+@pytest.mark.parametrize("method", complexity.METHODS, ids=lambda m: f"{m.method} {m.variant}")
+def test_every_method_pays_for_what_it_computes(method, monkeypatch):
+    """A run of the experiment ends where the sample gradients it really computed reach the budget."""
+    computed = []
+
+    class Counted(complexity.Population):
+        def draw(self, rng, size):
+            self.size = size
+            return super().draw(rng, size)
+
+        def gradient(self, points, weights, batch):
+            computed.append(self.size * len(points))
+            return super().gradient(points, weights, batch)
+
+    monkeypatch.setattr(complexity, "Population", Counted)
+    (job,) = method.jobs((1000,), runs=2, seed=0)
+    complexity.run_job(job, None)
+    assert sum(computed[:-1]) < 1000 <= sum(computed)
+
+
+def test_levels_are_those_of_the_second_half(monkeypatch):
+    """With the count of gradients in the place of dist^2 the mean over (T/2, T] is about 3 T/4."""
+    monkeypatch.setattr(complexity, "distances", lambda f, A, s: torch.full((2,), float(s.sfo), dtype=torch.float64))
+    (job,) = complexity.Method("sadmm", "one", 0.0, horizon=False).jobs((200, 800), runs=2, seed=0)
+    np.testing.assert_allclose(complexity.run_job(job, None)["levels"], [[150, 150], [600, 600]], rtol=0.01)
 
 
 # --- smadmm classify

@@ -54,6 +54,17 @@ def test_value_agrees_with_finite_differences_of_nothing_but_itself() -> None:
     torch.testing.assert_close(slope, (potential.gradient(x) * d).sum()[None], rtol=1e-6, atol=1e-6)
 
 
+def test_value_is_the_integral_of_the_profile() -> None:
+    """One filter of one pixel: g of an image of one pixel t is the area below phi from 0 to t."""
+    potential = Ridge(torch.ones(1, 1, 1).double(), torch.tensor([[1.0, -0.5, 0.25]]).double(), 0.5, singles=1)
+    t = np.linspace(0, 3, 301)
+    phi = np.interp(t, [0, 0.5, 1.0, 1.5, 9], [0, 0.5, 0.25, 0.375, 0.375])
+    area = np.concatenate([[0], np.cumsum(0.5 * (phi[1:] + phi[:-1]) * 0.01)])
+    for sign in (1, -1):
+        found = potential(torch.from_numpy(sign * t).reshape(-1, 1, 1, 1))
+        np.testing.assert_allclose(found.detach(), area, atol=1e-12)
+
+
 def test_gradcheck_in_image_filters_and_slopes() -> None:
     potential, x = random_ridge(), image(2, 9, 8)
 
@@ -82,6 +93,27 @@ def test_certificate_bounds_the_hessian_everywhere(shape: tuple[int, int]) -> No
         h = hessian(potential, scale * image(1, 1, *shape, seed=seed))
         torch.testing.assert_close(h, h.T, rtol=1e-9, atol=1e-9)
         assert torch.linalg.matrix_norm(h, 2) <= bound
+
+
+def test_certificate_holds_on_coarse_grids_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A maximum between the points of the grid is covered by the factor, however few they are."""
+    for seed in range(4):
+        potential = random_ridge(5, seed)
+        fine = potential.certificate()
+        for grid in (10, 13, 16):
+            with monkeypatch.context() as patch:
+                patch.setattr("smadmm.denoisers.ridge.GRID", grid)
+                assert potential.certificate() >= fine
+
+
+def test_certificate_counts_falling_slopes_as_rising_ones() -> None:
+    potential = random_ridge(5)
+    with torch.no_grad():
+        potential.slopes.abs_()
+    rising = potential.certificate()
+    with torch.no_grad():
+        potential.slopes.neg_()
+    assert potential.certificate() == pytest.approx(rising) and rising > 0
 
 
 def test_at_zero_the_hessian_is_the_symbol_of_the_filters() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from smadmm.io.phantoms import abdomen
 from smadmm.paper import ct, ct_report
-from smadmm.paper.ct_runs import Job, pack, read_slices, simulate, unpack
+from smadmm.paper.ct_runs import Job, pack, read_slices, run_job, simulate, unpack
 from smadmm.paper.jobs import run_all
 
 PLAN = ct.Plan(size=32, slices=(0, 1), training=(0,), seeds=1, batches=(5, 20), iterations=2, processes=0)
@@ -82,6 +82,24 @@ def test_the_simulated_noise_has_the_level_asked_for(data):
     clean = radon(truth)
     assert 20 * math.log10(float(clean.norm() / (noisy - clean).norm())) == pytest.approx(35, abs=1e-3)
     assert np.allclose(unpack(pack(truth), 64), truth, atol=1e-3)
+
+
+def test_tuning_never_sees_a_test_slice():
+    for plan in (ct.FULL, ct.QUICK):
+        kinds = {name: {job.images for job in ct._jobs(name, plan, 0)} for name in ct.EXPERIMENTS}
+        assert kinds.pop("ct-tuning") == {"train"} and all(kind == {"test"} for kind in kinds.values())
+
+
+def test_all_methods_see_the_same_noise(data):
+    """FBP depends on nothing but the sinogram."""
+
+    def fbp(method, seed):
+        return run_job(Job("test", 0, 32, 12, 35.0, method, 6, seed, 1, 1.0, 1.0), data)["snr_fbp"]
+
+    first = fbp("smadmm", 0)
+    assert (
+        all(fbp(method, 0) == first for method in (*ct.METHODS, "untuned", "all-views")) and fbp("smadmm", 1) != first
+    )
 
 
 def test_bad_input_is_refused_before_any_work(data, tmp_path):

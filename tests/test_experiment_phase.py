@@ -7,6 +7,7 @@ import signal
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from smadmm.io.phantoms import abdomen
@@ -60,6 +61,26 @@ def test_sfo_are_those_of_the_table(data, tmp_path, monkeypatch):
     equal = {row["method"]: row for row in rows if row["purpose"] == "unbiased" and row["batch"] == 2}
     assert equal["sadmm"]["snr_equal_sfo"] == pytest.approx(equal["sadmm"]["snr"], abs=1e-3)
     assert equal["smadmm"]["snr_equal_sfo"] != pytest.approx(equal["smadmm"]["snr"], abs=1e-6)
+
+
+def test_all_methods_see_the_same_masks_and_noise(data, monkeypatch):
+    class Seen(Exception):
+        pass
+
+    def loss(operator, amplitudes):
+        raise Seen(operator.masks(torch.arange(6)), amplitudes)
+
+    def scan(method, seed):
+        job = phase_runs.Job("unbiased", "test", 0, 24, 6, method, 2, seed, 4, phase.RHO, phase.STEP, 0.3)
+        with pytest.raises(Seen) as caught:
+            phase_runs.run_job(job, data)
+        return caught.value.args
+
+    monkeypatch.setattr(phase_runs, "AmplitudeLoss", loss)
+    first, other = scan("smadmm", 0), scan("smadmm", 1)
+    assert not any(torch.equal(*pair) for pair in zip(first, other))
+    for method in phase.METHODS:
+        assert all(torch.equal(*pair) for pair in zip(first, scan(method, 0)))
 
 
 def test_the_sum_convention_has_its_own_constants():

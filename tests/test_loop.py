@@ -78,15 +78,21 @@ def test_loop_equals_algorithm_1(g, exact):
     assert_close(advance(solver, solver.init(x0, y0)), expected)
 
 
-def test_two_blocks_equal_the_reference(g):
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_two_blocks_equal_the_reference(g, overlapping):
+    """Blocks that share rows of the constraint see each other: only there does the order of updates matter."""
     X, b = data(g)
     f = Sigmoid(X, b)
     G = EdgeDifferences([(0, 1), (1, 2), (4, 5)], 6)
     A = Stack([G, Identity((6,))])
-    Bs = [-Slot(3, 0, 9), -Slot(6, 3, 9)]
+    Bs, square = [-Slot(3, 0, 9), -Slot(6, 3, 9)], 1.0
+    if overlapping:
+        Bs = [Matrix(torch.randn(9, size, generator=g, dtype=torch.float64)) for size in (3, 6)]
+        square = 1.2 * max(float(B.norm()) for B in Bs) ** 2
     problem = Problem(f, [L1(0.05), Box(-0.2, 0.3)], A, Bs)
     rho, eta, a = Power(0.2, 1 / 3), Power(1.2, 1 / 3), Power(1.0, -2 / 3)
-    solver = ADMM(problem, Storm(2, a, first=5), rho, eta, seed=1)
+    r = Power(0.2 * square, 1 / 3)
+    solver = ADMM(problem, Storm(2, a, first=5), rho, eta, r if overlapping else None, seed=1)
     x0 = torch.randn(6, generator=g, dtype=torch.float64)
     first, samples = batches(f, 1, 2, 5)
     grad = numpy_gradient(X, b)
@@ -95,7 +101,7 @@ def test_two_blocks_equal_the_reference(g):
     expected = algorithm_1_two_blocks(
         grad, [soft(0.05), lambda v, t: np.clip(v, -0.2, 0.3)], dense_A, dense_B, np.zeros(9), x0.numpy(),
         [np.zeros(3), np.zeros(6)], np.zeros(9), grad(x0.numpy(), first),
-        lambda k: (rho(k), eta(k), rho(k), a(k)), samples,
+        lambda k: (rho(k), eta(k), r(k), a(k)), samples,
     )  # fmt: skip
     assert_close(advance(solver, solver.init(x0)), expected)
 
@@ -136,6 +142,29 @@ def test_multiplier_identity(g):
         state = new
 
 
+def test_default_r_is_the_least_that_majorises(g):
+    """H = r I - rho B'B, the metric of the y-step, is positive semidefinite, and hardly more than that."""
+    f, B = Sigmoid(*data(g)), torch.randn(6, 5, generator=g, dtype=torch.float64)
+    rho = Power(0.3, 1 / 3)
+    solver = ADMM(Problem(f, L1(0.1), B=Matrix(B)), SGD(4), rho, Power(0.4, 1 / 3))
+    tight = ADMM(Problem(f, L1(0.1), B=-3 * Identity((6,))), SGD(4), rho, Power(0.4, 1 / 3))
+    square = float(torch.linalg.matrix_norm(B, ord=2)) ** 2
+    for k in (1, 8, 1000):
+        H = solver.rs[0](k) * torch.eye(5, dtype=torch.float64) - rho(k) * B.T @ B
+        assert 0 <= float(torch.linalg.eigvalsh(H)[0]) < 0.05 * rho(k) * square
+        assert tight.rs[0](k) == pytest.approx(9 * rho(k))  # B'B = 9 I: H = 0, the y-step is exact
+
+
+def test_y_starts_on_the_constraint(g):
+    """B = -I: y = A x - c; other B: zero."""
+    f, c = Sigmoid(*data(g)), torch.randn(8, generator=g, dtype=torch.float64)
+    A, x = torch.randn(8, 6, generator=g, dtype=torch.float64), torch.randn(6, generator=g, dtype=torch.float64)
+    explicit = ADMM(Problem(f, L1(0.1), Matrix(A), c=c), SGD(4), rho=0.1, eta=9.0, x_step=Exact(Matrix(A)))
+    torch.testing.assert_close(explicit.init(x).y, A @ x - c)
+    other = ADMM(Problem(f, L1(0.1), Matrix(A), Matrix(A), c), SGD(4), rho=0.1, eta=9.0, x_step=Exact(Matrix(A)))
+    assert torch.equal(other.init(x).y, torch.zeros(6, dtype=torch.float64))
+
+
 def _one_step(problem, x_step, x0):
     solver = ADMM(problem, SGD(4), rho=0.3, eta=2.0, x_step=x_step)
     return solver.step(solver.init(x0)).x
@@ -158,10 +187,11 @@ def test_x_steps_agree(g, layout):
 def test_exact_step_follows_a_changing_ratio(g):
     M = torch.randn(4, 3, generator=g, dtype=torch.float64)
     d = torch.randn(3, generator=g, dtype=torch.float64)
-    step = Exact(Matrix(M))
+    step, multiple = Exact(Matrix(M)), Exact(2 * Identity((3,)))
     for eta, rho in ((1.0, 2.0), (3.0, 0.5), (1.0, 2.0)):
         expected = torch.linalg.solve(eta * torch.eye(3, dtype=torch.float64) + rho * M.T @ M, d)
         torch.testing.assert_close(step(d, eta, rho), expected)
+        torch.testing.assert_close(multiple(d, eta, rho), d / (eta + 4 * rho))
 
 
 def test_row_weights_and_diagonal_metric(g):

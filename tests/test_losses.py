@@ -118,6 +118,22 @@ def test_lipschitz_constant_bounds_gradient_differences(name):
     assert 0.05 * L < max(ratios) <= L * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("loss", [Sigmoid, Logistic, SquaredHinge, Squared])
+def test_curvature_is_the_largest_second_derivative(loss):
+    """One sample a = 1: L is the largest |l''|, found here on a grid by automatic differentiation of the value."""
+    f, largest = loss(torch.ones(1, 1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)), 0.0
+    for z in torch.linspace(-4, 4, 801, dtype=torch.float64):
+        second = torch.autograd.functional.hessian(lambda x: f.value(x, f.full()), z[None])
+        largest = max(largest, abs(float(second)))
+    assert f.lipschitz() == pytest.approx(largest, rel=1e-4)
+
+
+def test_lipschitz_constant_counts_the_intercept():
+    """A column of ones and the intercept: the gradient of the squared loss grows by 2 along (1, 1)."""
+    f = Squared(torch.ones(N, 1, dtype=torch.float64), torch.ones(N), intercept=True)
+    assert f.lipschitz() == pytest.approx(2)
+
+
 def test_sparse_equals_dense():
     dense, sparse = Sigmoid(X, SIGNS), Sigmoid(X.to_sparse(), SIGNS)
     batch, x = torch.tensor([3, 3, 0, 11]), random(D, 1)

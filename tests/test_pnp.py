@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from smadmm import ADMM, SGD, Problem, Spider, Stop, Storm, run
+from smadmm import ADMM, ASVRG, SGD, SVRG, Problem, Spider, Stop, Storm, run
 from smadmm.imaging import metrics
 from smadmm.imaging.pnp import METHODS, estimator, pnp, posterior_weight, sinogram_noise, tomography
 from smadmm.imaging.preconditioner import FourierStep, NewtonStep
@@ -89,11 +89,14 @@ def test_every_method_improves_on_filtered_back_projection(method):
 
 
 def test_methods_differ_by_their_estimators():
+    f, h = least_squares(), Denoised(shrink)
     assert estimator("smadmm", 5, 30) == Storm(5, a=estimator("smadmm", 5, 30).a)
     assert estimator("smadmm", 5, 30).a(8) == pytest.approx(0.25)
     assert estimator("spider", 7, 30) == Spider(7, 5)
     assert estimator("red-sd", 7, 30) == Spider(7, 1)
-    f, h = least_squares(), Denoised(shrink)
+    assert estimator("svrg", 7, 30) == SVRG(7, 5) and estimator("asvrg", 7, 30) == ASVRG(7, 5)
+    assert estimator("sadmm", 7, 30) == estimator("on-red", 7, 30) == SGD(7)
+    assert pnp(f, h, rho=3.0).eta(5) == 4  # 1-smooth F and the quadratic of rho
     assert isinstance(pnp(f, h, "on-red"), RED) and isinstance(pnp(f, h, "svrg"), ADMM)
     with pytest.raises(ValueError, match="no method 'adam'; there are smadmm"):
         pnp(f, h, "adam")
@@ -145,13 +148,31 @@ def test_the_newton_step_solves_the_quadratic():
     _, _, _, _, loss = ct(size=10, views=7)
     g = torch.Generator().manual_seed(0)
     direction, zero, rho = torch.randn(10, 10, generator=g), torch.zeros(10, 10), 0.02
-    d = NewtonStep(loss, inner=60)(direction, 1.0, rho)
-    back = loss.gradient((d, zero), (1.0, -1.0), loss.full()) + rho * d
-    torch.testing.assert_close(back, direction, atol=1e-4, rtol=1e-3)
+    for eta in (1.0, 0.2):
+        d = NewtonStep(loss, inner=60)(direction, eta, rho)
+        back = eta * loss.gradient((d, zero), (1.0, -1.0), loss.full()) + rho * d
+        torch.testing.assert_close(back, direction, atol=1e-4, rtol=1e-3)
     assert NewtonStep(loss, inner=3).sfo == 21
     assert torch.equal(NewtonStep(loss)(zero, 1.0, rho), zero)
     with pytest.raises(ValueError, match="at least one conjugate gradient step"):
         NewtonStep(loss, inner=0)
+
+
+def test_a_few_newton_iterations_are_the_best_of_their_krylov_space():
+    """Conjugate gradients: m steps minimise 1/2 d'H d - b'd over the span of P b, P H P b, ..., (P H)^(m-1) P b."""
+    _, radon, sinogram, _, _ = ct(size=10, views=7)
+    loss = Tomography(radon, sinogram.double(), dtype=torch.float64)
+    b = torch.randn(10, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    zero, eta, rho = torch.zeros_like(b), 0.7, 0.02
+    for steps in (1, 2, 3, 5):
+        newton, vectors, images = NewtonStep(loss, inner=steps), [], []
+        for _ in range(steps):
+            vectors.append(newton.fourier(images[-1] if images else b, eta, rho))
+            vectors[-1] = vectors[-1] / vectors[-1].norm()
+            images.append(eta * loss.gradient((vectors[-1], zero), (1.0, -1.0), loss.full()) + rho * vectors[-1])
+        V, HV = (torch.stack(columns).flatten(1).T for columns in (vectors, images))
+        best = V @ torch.linalg.solve(V.T @ HV, V.T @ b.flatten())
+        torch.testing.assert_close(newton(b, eta, rho).flatten(), best, rtol=1e-6, atol=1e-6 * float(best.abs().max()))
 
 
 def blur(x):

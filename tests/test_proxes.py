@@ -145,6 +145,32 @@ def test_tv_is_fast_enough_and_accurate_on_an_image(g):
     assert float((y - image).square().mean()) < 0.1 * float((noisy - image).square().mean())
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_tv_is_as_accurate_as_promised(seed):
+    """Noise under so large a weight becomes its mean: there `accuracy` bounds |y - mean| / |v|."""
+    v = torch.randn(24, 24, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    for accuracy in (0.1, 0.03, 0.01):
+        y = TV(2.0, accuracy).prox(v, 1.0)
+        assert 0 < float((y - v.mean()).norm() / v.norm()) <= accuracy
+
+
+def test_tv_distances_in_known_cases(g):
+    """Without flat pixels TV is differentiable; at a constant image the subgradients are w D'p, |p| <= 1."""
+    y = torch.randn(7, 5, generator=g, dtype=torch.float64).requires_grad_()
+    right, down = y[:, 1:] - y[:, :-1], y[1:] - y[:-1]
+    inner = torch.hypot(right[:-1], down[:, :-1]).sum()
+    (gradient,) = torch.autograd.grad(0.3 * (inner + right[-1].abs().sum() + down[:, -1].abs().sum()), y)
+    direction = torch.randn(7, 5, generator=g, dtype=torch.float64)
+    penalty, y = TV(0.3, accuracy=1e-12), y.detach()
+    assert penalty.subdifferential_distance(y, gradient) == pytest.approx(0, abs=1e-12)
+    assert penalty.subdifferential_distance(y, gradient + direction) == pytest.approx(float(direction.norm()))
+    flat = torch.full((7, 5), 2.0, dtype=torch.float64)
+    assert penalty.subdifferential_distance(flat, flat) == pytest.approx(2 * 35**0.5)  # constants are normal to D'
+    step = torch.tensor([[1.0, -1.0]], dtype=torch.float64)  # = D'p with p = -1
+    assert penalty.subdifferential_distance(0 * step, 0.2 * step) == pytest.approx(0, abs=1e-9)
+    assert penalty.subdifferential_distance(0 * step, 0.5 * step) == pytest.approx(0.2 * 2**0.5)
+
+
 def test_denoiser_is_a_prox_without_a_value():
     seen = []
 

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from smadmm.operators.filters import angular_weights
 
 from smadmm.operators import Radon, hann, ramp, shepp_logan
 
@@ -210,6 +211,12 @@ def test_filtered_back_projection_of_some_views_weighs_gaps():
     # a full turn sees every line twice
     half, full = Radon(96, np.arange(90) * math.pi / 90), Radon(96, np.arange(180) * math.pi / 90)
     torch.testing.assert_close(full.fbp(full(truth)), half.fbp(half(truth)), atol=1e-4, rtol=0)
+
+
+def test_angular_weights_by_hand():
+    """Gaps .1, .1, .2, .6 of the half circle: the last, a missing wedge, counts as twice the mean gap, .5."""
+    weights = angular_weights(np.array([1.2, 0.0, 0.4, 0.1]) * math.pi)  # 1.2 is the line of .2
+    np.testing.assert_allclose(weights / math.pi, [0.15, 0.3, 0.35, 0.1])
 
 
 def test_nothing_is_stored_for_a_view():

@@ -69,7 +69,8 @@ def test_every_view_is_one_smooth(name, geometry):
     if weights is None:
         assert float(squares.max()) > 0.95
     full = (w.double().sqrt()[:, :, None] * rows).reshape(-1, 14 * 18)
-    assert float(torch.linalg.matrix_norm(full, ord=2)) ** 2 / (A.views * f.c) <= f.lipschitz()
+    L = float(torch.linalg.matrix_norm(full, ord=2)) ** 2 / (A.views * f.c)
+    assert L <= f.lipschitz() < (1.05 if weights is None else 5) * L
 
 
 class OnlyRows:
@@ -166,12 +167,11 @@ def test_golden_spreads_any_few_in_a_row():
 
 
 def test_views_are_numbered_by_angle():
-    """Golden-angle data: batches of `stride` are equispaced in angle, not in acquisition order."""
-    angles = np.arange(40) * 2.399963
+    """Views acquired in any order: batches of `stride` are equispaced in angle."""
+    angles = np.random.default_rng(0).permutation(40) * (math.pi / 40) + math.pi * (np.arange(40) % 2)
     f = Tomography(Radon(8, angles), torch.zeros(40, 11), sampling=stride)
     chosen = np.sort(angles[f.draw(Rng(0, 1), 8).numpy()] % math.pi)
-    gaps = np.diff(np.append(chosen, chosen[0] + math.pi))
-    assert gaps.max() < 1.6 * math.pi / 8
+    np.testing.assert_allclose(np.diff(np.append(chosen, chosen[0] + math.pi)), math.pi / 8)
 
 
 # --- the preconditioned x-step ---------------------------------------------------------------------------------------
@@ -204,6 +204,33 @@ def test_filter_is_symmetric_positive_and_below_the_batch_inverse():
         root = torch.linalg.cholesky(P)
         largest = float(torch.linalg.eigvalsh(root.T @ (hessian + rho * eye.flatten(1)) @ root)[-1])
         assert 0.3 < largest < 1.0 + 1e-9
+
+
+def test_filter_takes_eta_and_rho_as_its_formula_says():
+    """(eta s H + rho)^{-1}: homogeneous of degree -1 in (eta, rho); about d/rho where eta is small."""
+    A = Radon(16, ANGLES)
+    f = Tomography(A, torch.zeros(A.out_shape).double(), dtype=torch.float64)
+    step, d = FourierStep(f, batch=5), random(A.in_shape, 0, torch.float64)
+    torch.testing.assert_close(step(d, 0.6, 0.02), step(d, 3.0, 0.1) * 5)
+    assert difference(step(d, 0.6, 0.02), step(d, 3.0, 0.02)) > 0.1
+    torch.testing.assert_close(step(d, 1e-12, 0.1), d / 0.1)
+
+
+@pytest.mark.parametrize("spacing", [1.0, 0.5])
+@pytest.mark.parametrize("nu", [0.05, 0.1])
+def test_symbol_is_the_hessian_of_many_views(spacing, nu):
+    """A wave packet of frequency nu: the mean of A_i'A_i multiplies it by 1/(pi nu), measured as a quotient."""
+    size, views = 64, 200
+    A = Radon(size, np.arange(views) * math.pi / views, detectors=int(100 / spacing), spacing=spacing)
+    f = Tomography(A, torch.zeros(A.out_shape))
+    rows, columns = np.mgrid[:size, :size] - (size - 1) / 2
+    packet = np.cos(2 * math.pi * nu * (0.8 * columns + 0.6 * rows)) * np.exp(-(rows**2 + columns**2) / (2 * 9**2))
+    packet = torch.from_numpy(packet).float()
+    hessian = f.gradient((packet, torch.zeros_like(packet)), (1.0, -1.0), f.full())
+    measured = float((packet * hessian).sum() / packet.square().sum())
+    step = FourierStep(f, views, s=1.0)
+    i, j = round(2 * size * 0.6 * nu), round(2 * size * 0.8 * nu)
+    assert float(step.H[i, j]) == pytest.approx(measured, rel=0.1)
 
 
 @pytest.mark.parametrize("sampling", [iid, reshuffled, stride, golden])

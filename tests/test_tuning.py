@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from smadmm import Problem, Stop, auto, check_assumptions, run
+from smadmm import Power, Problem, Stop, auto, check_assumptions, run, theorem_constant, theorem_dynamic
 from smadmm.losses import Autograd, LeastSquares, Logistic, Sigmoid, Stream
 from smadmm.operators import EdgeDifferences, Identity, Matrix, Stack
 from smadmm.proxes import L1, Denoised
@@ -40,6 +40,39 @@ def test_spectrum_of_known_matrices():
     assert spectrum(-3 * Identity()).smallest_nonzero == 9
     huge = spectrum(Identity((5000,)) + Identity((5000,)))
     assert huge.smallest_nonzero is None and huge.largest == pytest.approx(4, rel=0.2)
+
+
+def test_schedules_of_the_theorems():
+    """K = 1000: K^(1/3) = 10. The momentum of Theorem 3.1 keeps a rho^2 = c_a^2 for every horizon."""
+    rho, eta, a, first = theorem_constant(1000, c_rho=3.0, ratio=2.0, c_a=5.0)
+    assert (rho(7), eta(7), a(7), first) == (30, 60, pytest.approx(25 / 900), 30)
+    assert theorem_constant(1001, c_rho=0.25).first == 3  # of 2.5008
+    assert theorem_constant(8, c_a=5.0).a(1) == 1
+    rho, eta, a, first = theorem_dynamic(c_rho=3.0, c_eta=0.5, c_a=5.0)
+    assert (rho(1000), eta(1000), a(1000), first) == (pytest.approx(30), pytest.approx(5), pytest.approx(0.05), 1)
+    assert a(1) == 1
+    assert [Power(2.0, -0.5, lo=0.9, hi=1.5)(k) for k in (1, 4, 100)] == [1.5, 1.0, 0.9]
+
+
+def test_auto_takes_its_constants_from_the_problem(g):
+    """eta_1 = L/2 and rho_1 |A|^2 = L/2: a step along A's largest direction is 1/L; exponents of Theorem 3.2."""
+    X, b = data(g)
+    A = torch.randn(5, 8, generator=g, dtype=torch.float64)
+    problem = Problem(LeastSquares(X, b), L1(0.1), Matrix(A))
+    L = float(torch.linalg.eigvalsh(X.T @ X)[-1]) / 300
+    square = float(torch.linalg.matrix_norm(A, ord=2)) ** 2
+    settings = auto(problem, budget=60_000)
+    assert settings.eta(1) == pytest.approx(L / 2, rel=0.02) and settings.rho(1) * square == pytest.approx(
+        L / 2, rel=0.02
+    )
+    largest = torch.linalg.svd(A).Vh[0]
+    step = settings.x_step(largest.clone(), settings.eta(1), settings.rho(1))
+    assert float(step.norm()) == pytest.approx(1 / L, rel=0.02)
+    assert settings.eta(1000) == pytest.approx(10 * settings.eta(1))
+    assert settings.rho(1000) == pytest.approx(10 * settings.rho(1))
+    assert [settings.a(k) for k in (1, 8, 1000)] == [1, pytest.approx(0.5), pytest.approx(0.02)]
+    spent = settings.first + 2 * settings.batch * settings.iterations
+    assert 60_000 - 2 * settings.batch < spent <= 60_000
 
 
 @pytest.mark.parametrize("scale", [1e-2, 1.0, 1e2])

@@ -29,7 +29,6 @@ from smadmm.xsteps import XStep
 MARGIN = 1.1  # power iteration stays below the largest eigenvalue, and later batches may exceed the drawn ones
 PROBES = 4  # batches drawn to find s
 ITERATIONS = 12
-TINY = 1e-300  # a direction of zero stays zero
 
 
 class FourierStep(XStep):
@@ -104,12 +103,13 @@ class NewtonStep(XStep):
         p, size = z, _dot(r, z)
         for _ in range(self.inner):
             q = eta * self.loss.gradient((p, zero), (1.0, -1.0), views) + rho * p
-            step = size / max(_dot(p, q), TINY)
+            curvature = _dot(p, q)
+            step = size / curvature if curvature > 0 else 0.0  # solved: the square of p underflows
             d.add_(p, alpha=step)
             r.sub_(q, alpha=step)
             z = self.fourier(r, eta, rho)
             size, before = _dot(r, z), size
-            p = z + (size / max(before, TINY)) * p
+            p = z + (size / before if before > 0 else 0.0) * p
         return d
 
 
