@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import queue
+import re
 import shutil
 import subprocess
 import sys
@@ -116,7 +117,8 @@ def judge(mutant: Mutant, place: Path) -> str:
     file = place / "src" / mutant.file
     original = file.read_text()
     # a changed kernel is compiled with all its callers, which a common cache would not notice
-    cache = Path(tempfile.mkdtemp(dir=place)) if "njit" in original or "inlined" in original else place / "numba"
+    kernels = re.search("njit|@compiled|@inlined", original)
+    cache = Path(tempfile.mkdtemp(dir=place)) if kernels else place / "numba"
     try:
         file.write_text(mutant.applied(original))
         done = run_tests(place / "src", mutant.tests, cache)
