@@ -10,17 +10,8 @@ import pytest
 from smadmm.data.images import read_slices
 from smadmm.data.phantoms import abdomen_image
 from smadmm.history import History
-from smadmm.imaging.outputs import (
-    Panel,
-    comparison,
-    curves,
-    detail,
-    mean_of,
-    write_curves,
-    write_figure,
-    write_image,
-    write_run,
-)
+from smadmm.imaging.outputs import Panel, comparison, curves, detail, mean_of, write_curves, write_image, write_run
+from smadmm.report.figures import write_figure
 
 tifffile = pytest.importorskip("tifffile")
 
@@ -54,7 +45,7 @@ def test_the_figure_shows_every_panel_and_its_detail(tmp_path):
     np.testing.assert_allclose(shown[2], -0.1 * image)
     close = [axes.images[0].get_array() for axes in figure.axes if axes.images and not axes.get_title()]
     np.testing.assert_array_equal(close[0], image[detail(image)])
-    assert write_figure(tmp_path / "figure.png", figure, dpi=60) == (tmp_path / "figure.png").read_bytes()
+    assert write_figure(tmp_path / "figure.png", lambda: figure, dpi=60) == (tmp_path / "figure.png").read_bytes()
 
 
 def test_curves_and_numbers(tmp_path):

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parent.parent
 SOURCE = Path(smadmm.__file__).parent
 
 # a module may import those to its left; the same level is for packages with several files
-ORDER = ["files", "metrics", "schedules", "sampling", "operators", "problem", "losses", "total_variation", "proxes",
-         "xsteps", "preconditioner", "estimators", "pace", "solver", "red", "pnp", "certificate", "history",
+ORDER = ["extras", "files", "metrics", "schedules", "sampling", "operators", "problem", "losses", "total_variation",
+         "proxes", "xsteps", "preconditioner", "estimators", "pace", "solver", "red", "pnp", "certificate", "history",
          "checkpoint", "tuning", "run", "report", "data", "denoisers", "imaging", "learn",
          "experiments", "cli", "__main__"]  # fmt: skip
 

@@ -174,11 +174,16 @@ def _resumable(out: str) -> Iterator[None]:
 
 def _tell_verdicts(out: str) -> None:
     """What became of the claims of the paper, and where the rest is."""
+    from smadmm.report.figures import not_drawn
+
     parts = json.loads((Path(out) / "results.json").read_text())["report"]
     for part in parts:
         if isinstance(part, dict) and part["kind"] == "verdict":
             typer.echo(f"{part['claim']}: {part['outcome']}. {part['because']}")
-    typer.echo(f"results.json, table.md and figures are in {out}; finished parts in {Path(out) / 'parts'}")
+    missing = not_drawn("the figures need")
+    written = "results.json and table.md" if missing else "results.json, table.md and figures"
+    for line in (f"{written} are in {out}; finished parts in {Path(out) / 'parts'}", *missing):
+        typer.echo(line)
 
 
 @app.command(rich_help_panel="Data")

@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from smadmm.extras import needs
+
 
 class History(Mapping[str, list[float]]):
     """Columns by name: history["objective"][-1]. Rows that lack a column hold NaN there."""
@@ -43,9 +45,7 @@ class History(Mapping[str, list[float]]):
 
     def to_dataframe(self) -> Any:
         """A pandas DataFrame."""
-        import pandas
-
-        return pandas.DataFrame(self.columns)
+        return needs("pandas", None, "data frames").DataFrame(self.columns)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         with open(path, "w", newline="") as file:
@@ -61,8 +61,7 @@ class History(Mapping[str, list[float]]):
 
     def plot(self, y: str = "objective", x: str = "sfo", ax: Any = None, **line: Any) -> Any:
         """Draw one column against another; returns the matplotlib axes."""
-        import matplotlib.pyplot as plt
-
+        plt = needs("matplotlib.pyplot", "plot", "figures")
         ax = plt.figure().add_subplot() if ax is None else ax
         ax.plot(self[x], self[y], **line)
         ax.set(xlabel=x, ylabel=y)

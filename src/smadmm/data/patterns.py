@@ -14,6 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from smadmm.extras import needs
+
 Quantity = Literal["amplitudes", "intensities"]
 QUANTITIES: tuple[Quantity, ...] = ("amplitudes", "intensities")
 HDF5 = {".h5", ".hdf5"}
@@ -79,10 +81,7 @@ def _npy(path: Path, masks: Path | None, quantity: Quantity | None) -> Patterns:
 
 def _archive(path: Path, masks: Path | None, quantity: Quantity | None) -> Patterns:
     if path.suffix.lower() in HDF5:
-        try:
-            import h5py
-        except ImportError:
-            raise ImportError("HDF5 files need h5py; install it with: pip install 'smadmm[imaging]'") from None
+        h5py = needs("h5py", "imaging", "HDF5 files")
         stored = _opened(path, lambda name: h5py.File(name, "r"))
         content = {name: value for name, value in stored.items() if hasattr(value, "shape")}
     else:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smadmm.data.images import read_tiff
+from smadmm.extras import needs
 
 SINOGRAMS = (".npy", ".npz", ".h5", ".hdf5", ".hdf", ".nxs", ".tif", ".tiff")
 SINOGRAM_KEYS = ("sinogram", "sino", "sinograms", "projections", "data")
@@ -175,10 +176,7 @@ def _stored(path: Path) -> tuple[Any, _Found]:
 
 
 def _hdf5_arrays(path: Path) -> dict[str, Any]:
-    try:
-        import h5py
-    except ImportError:
-        raise ImportError("HDF5 files need h5py; install it with: pip install 'smadmm[imaging]'") from None
+    h5py = needs("h5py", "imaging", "HDF5 files")
     file = h5py.File(path, "r")  # stays open: its datasets are read later
     arrays: dict[str, Any] = {}
     file.visititems(lambda name, item: arrays.update({name: item}) if isinstance(item, h5py.Dataset) else None)

@@ -10,6 +10,7 @@ from typing import get_args
 from smadmm.denoisers.recipes import OF_NETWORKS, OF_RIDGE, Arch, Preset, Recipe, recipe
 from smadmm.denoisers.training import train
 from smadmm.files import output_folder
+from smadmm.report.figures import not_drawn
 
 
 def chosen_recipe(arch: str, sigma: float, preset: str, changes: Mapping[str, float | None]) -> Recipe:
@@ -67,10 +68,12 @@ def run(
     )
     if trained is None:
         return False, f"stopped; {path.with_suffix('.checkpoint')} is kept: go on with the same command and --resume"
+    missing = not_drawn("the figure of the learning curves needs")
+    beside = "its card and .csv are" if missing else "its card, .csv and .png are"
     proved = "proved" if chosen.arch == "ridge" else "measured on held-out images"
     return True, (
         f"PSNR {trained.psnr:.3f} dB on held-out images, Lip(I - D) = {trained.lipschitz:.3f} ({proved})\n"
-        f"{path}: use it with smadmm.denoisers.load({str(path)!r}); its card, .csv and .png are beside it"
+        + "\n".join([f"{path}: use it with smadmm.denoisers.load({str(path)!r}); {beside} beside it", *missing])
     )
 
 

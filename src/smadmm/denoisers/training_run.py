@@ -22,6 +22,7 @@ from smadmm.denoisers.patches import random_patches
 from smadmm.denoisers.recipes import Network, Recipe, build
 from smadmm.denoisers.ridge_training import RidgeParameters
 from smadmm.denoisers.weights_file import read_tensors
+from smadmm.extras import needs
 from smadmm.files import atomic_write
 
 
@@ -124,8 +125,7 @@ class Run:
 
     def save(self, path: Path) -> None:
         """Write the checkpoint (safetensors, numbers as JSON in its header), whole or not at all."""
-        from safetensors.torch import save
-
+        save = needs("safetensors.torch", "imaging", "files of weights").save
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         for number, moments in self.adam.state_dict()["state"].items():
             tensors |= {f"adam.{number}.{name}": torch.as_tensor(value) for name, value in moments.items()}

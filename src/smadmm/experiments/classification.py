@@ -21,6 +21,7 @@ from smadmm.experiments.classification_report import draw, report
 from smadmm.experiments.classification_runs import PAPER_INVERSE, PAPER_STEP, TUNED, Grid, Job, run_job
 from smadmm.experiments.jobs import run_all, write_csv
 from smadmm.experiments.results import write_results
+from smadmm.extras import needs
 from smadmm.files import output_folder
 
 Row = dict[str, Any]
@@ -99,10 +100,8 @@ def describe_sets(names: Sequence[str], data: str | None, seed: int) -> list[Row
     """Table 2, and a fingerprint of the data; all sets that cannot be used are named before any work is done."""
     from smadmm.data.libsvm import as_signs, load_libsvm
     from smadmm.experiments.classification_runs import load_halves
-    from smadmm.learn.loops import have_numba
 
-    if not have_numba():
-        raise ImportError("the classification experiment needs numba; install it with: pip install 'smadmm[learn]'")
+    needs("numba", "learn", "classification experiments")
     found, failures = [], []
     for name in names:
         try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from smadmm.experiments.classification_claims import NAMES, Problem, Results, Row, number, verdict
 from smadmm.experiments.classification_runs import PAPER_INVERSE, PAPER_STEP, TUNED
 from smadmm.experiments.results import markdown_table
+from smadmm.report.figures import write_figure
 
 PAPER_TABLE_2 = {  # training, test, features as the paper prints them
     "splice_scale": (500, 500, 60),
@@ -153,10 +155,11 @@ def draw(folder: Path, rows: Sequence[Row]) -> None:
     """One figure a set and lam1: objective and test loss against epochs and seconds, without and with intercept."""
     results = Results(rows)
     for name, lam1 in dict.fromkeys((p[0], p[2]) for p in results.problems):
-        _draw(folder / f"{name}_lam1_{lam1:g}.png", results, [p for p in results.problems if p[::2] == (name, lam1)])
+        problems = [p for p in results.problems if p[::2] == (name, lam1)]
+        write_figure(folder / f"{name}_lam1_{lam1:g}.png", partial(_figure, results, problems), dpi=75)
 
 
-def _draw(path: Path, results: Results, problems: Sequence[Problem]) -> None:
+def _figure(results: Results, problems: Sequence[Problem]) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.5 * len(problems), 6.2), layout="constrained")
@@ -170,7 +173,7 @@ def _draw(path: Path, results: Results, problems: Sequence[Problem]) -> None:
                 axes.set_title(f"{problem[0]}, {'with' if problem[1] else 'no'} intercept", fontsize=9)
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8)
-    figure.savefig(path, dpi=75)
+    return figure
 
 
 COLOURS = {"sadmm": "tab:blue", "svrg": "tab:orange", "spider": "tab:green", "asvrg": "tab:brown"}

@@ -32,6 +32,7 @@ from smadmm.losses.inverse import combine
 from smadmm.operators.linear import Matrix
 from smadmm.problem import Batch, Loss, Problem
 from smadmm.proxes import L1
+from smadmm.report.figures import write_figure
 from smadmm.sampling import Rng
 from smadmm.schedules import Power
 from smadmm.solver import ADMM, State
@@ -203,7 +204,7 @@ def reproduce(
     seconds = sum(result["work"] for result in results.values())
     write_results(folder, "complexity", command, seconds, rows, quick=quick, seed=seed, report=chapter(rows))
     (folder / "table.md").write_text(table(rows) + "\n")
-    _draw(folder / "complexity.png", budgets, curves)
+    write_figure(folder / "complexity.png", lambda: _figure(budgets, curves), dpi=150)
     return rows
 
 
@@ -212,7 +213,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return markdown_table(rows, {**columns, "sfo_to_1e-3": ".2g", "level": ".2e"})
 
 
-def _draw(path: Any, budgets: Sequence[int], curves: dict[str, NDArray[np.float64]]) -> None:
+def _figure(budgets: Sequence[int], curves: dict[str, NDArray[np.float64]]) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4.2), layout="constrained")
@@ -227,4 +228,4 @@ def _draw(path: Any, budgets: Sequence[int], curves: dict[str, NDArray[np.float6
         axes.loglog(budgets, line_values, style, color="0.5", label=f"slope {power:.2f}")
     axes.set(xlabel="sample gradients T", ylabel="dist$^2$(0, $\\partial L$), mean over the second half")
     axes.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+    return figure

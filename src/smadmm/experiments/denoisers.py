@@ -26,11 +26,12 @@ from smadmm.denoisers import BM3D, DnCNN, GradientStep, Ridge, lipschitz, load, 
 from smadmm.denoisers.ridge_training import RidgeParameters
 from smadmm.denoisers.training import psnrs
 from smadmm.denoisers.weights_file import SHIPPED, sha256
-from smadmm.experiments.denoisers_report import draw, report, table
+from smadmm.experiments.denoisers_report import figure_of, report, table
 from smadmm.experiments.jobs import run_all
 from smadmm.experiments.results import write_results
 from smadmm.files import output_folder
 from smadmm.proxes import TV
+from smadmm.report.figures import write_figure
 
 Row = dict[str, Any]
 Images = dict[str, list[Tensor]]
@@ -168,7 +169,7 @@ def reproduce(out: str, data: str | None, quick: bool = False, progress: bool = 
         rows.append({"denoiser": job.denoiser, "sigma": job.sigma, **result, "seconds": seconds})
     command = "smadmm reproduce denoisers --data DIR --out DIR" + (" --quick" if quick else "")
     total = sum(row["seconds"] for row in rows)
-    draw(rows, values, folder / "denoisers.png")
+    write_figure(folder / "denoisers.png", lambda: figure_of(rows, values), dpi=110)
     write_results(folder, "denoisers", command, total, rows, quick=quick, report=report(rows))
     (folder / "table.md").write_text(table(rows))
     return rows

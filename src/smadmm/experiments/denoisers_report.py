@@ -95,7 +95,7 @@ def _outcome(holds: bool) -> Outcome:
     return "holds" if holds else "does not hold here"
 
 
-def draw(rows: Sequence[Row], values: Mapping[str, Sequence[float]], path: Path) -> None:
+def figure_of(rows: Sequence[Row], values: Mapping[str, Sequence[float]]) -> Any:
     """PSNR against time, and histograms of Lip(I - D)."""
     from matplotlib.figure import Figure
 
@@ -116,7 +116,7 @@ def draw(rows: Sequence[Row], values: Mapping[str, Sequence[float]], path: Path)
     right.axvline(1, color="black")
     right.set(xlabel="Lip(I - D), measured at test images", ylabel="points")
     right.legend(fontsize=7)
-    figure.savefig(path, dpi=110)
+    return figure
 
 
 def add_to_cards(rows: Sequence[Row], folder: Path) -> None:

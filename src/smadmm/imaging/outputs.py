@@ -1,7 +1,7 @@
 """What a job leaves in its folder; every file is written whole or not at all.
 
 NAME.npy, NAME.tif (32-bit numbers), NAME.png (gray, from `limits`)        write_image
-figure.png: images side by side, the error, and a detail of each below     comparison, write_figure
+figure.png: images side by side, the error, and a detail of each below     comparison
 curves.png, curves.csv: what was measured during the run                   curves, write_curves
 run.json: settings and results                                             write_run
 """
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smadmm.extras import needs
 from smadmm.files import atomic_write
 from smadmm.history import History
 from smadmm.report import png
@@ -55,10 +56,7 @@ def write_image(folder: Path, name: str, image: Array, limits: Limits) -> None:
 
 def tiff(image: Array) -> bytes:
     """A 32-bit TIFF file; a stack has one page a slice."""
-    try:
-        import tifffile
-    except ImportError:
-        raise ImportError("TIFF files need tifffile; install it with: pip install 'smadmm[imaging]'") from None
+    tifffile = needs("tifffile", "imaging", "TIFF files")
     buffer = io.BytesIO()
     tifffile.imwrite(buffer, image.astype(np.float32), photometric="minisblack")
     return buffer.getvalue()
@@ -88,6 +86,7 @@ def detail(image: Array) -> tuple[slice, slice]:
 
 def comparison(panels: Sequence[Panel], limits: Limits, title: str = "") -> Any:
     """A matplotlib figure: the panels side by side, below each the same detail; `limits` are black and white."""
+    needs("matplotlib", "plot", "figures")
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
@@ -122,6 +121,7 @@ def error_limits(error: Array) -> Limits:
 
 def curves(history: History, names: Mapping[str, str], title: str = "") -> Any:
     """A matplotlib figure of columns of the history (name -> label) over iterations, sample gradients and seconds."""
+    needs("matplotlib", "plot", "figures")
     from matplotlib.figure import Figure
 
     axes_of = {"k": "iterations", "sfo": "sample gradients", "seconds": "seconds"}
@@ -136,14 +136,6 @@ def curves(history: History, names: Mapping[str, str], title: str = "") -> Any:
     if title:
         figure.suptitle(title, fontsize=10)
     return figure
-
-
-def write_figure(path: Path, figure: Any, dpi: int = 130) -> bytes:
-    """Save a matplotlib figure; returns the file's content."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
-    atomic_write(path, buffer.getvalue())
-    return buffer.getvalue()
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 import smadmm
+from smadmm.extras import needs
 from smadmm.files import atomic_write, output_folder
 from smadmm.history import History
 from smadmm.imaging.outputs import Interrupted
@@ -75,6 +76,7 @@ def reconstruct(
 ) -> Iterator[str]:
     """Reconstruct all slices and write the results; yields what there is to say."""
     begin = time.perf_counter()
+    needs("tifffile", "imaging", "reconstructions")  # before the work, not after
     prior = find_prior(settings.prior, settings.device, scan.limits)
     if settings.batch is not None and settings.batch > scan.radon.views:
         raise ValueError(f"--batch {settings.batch} is more than the {scan.radon.views} views")

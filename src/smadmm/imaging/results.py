@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 
 from smadmm.data import dicom
 from smadmm.data.images import hounsfield
+from smadmm.extras import needs
 from smadmm.files import atomic_write
 from smadmm.history import History
 from smadmm.imaging import outputs
 from smadmm.imaging.outputs import Panel
 from smadmm.imaging.scans import Scan
 from smadmm.report import Column, Compare, Curves, Facts, Heading, Page, Picture, Run, Series, Table, environment, png
+from smadmm.report.figures import not_drawn, write_figure
 
 Array = NDArray[np.float32]
 NUMBERS = (
@@ -113,10 +115,10 @@ def write_results(folder: Path, scan: Scan, facts: Mapping[str, Any], read: Call
             atomic_write(target / f"slice_{number:04d}.dcm", pixels)
     _write_images(folder, scan, unit, read)
     outputs.write_curves(folder / "curves.csv", histories)
-    figure = outputs.write_figure(folder / "figure.png", _figure(scan, unit, middle, facts))
+    figure = write_figure(folder / "figure.png", lambda: _figure(scan, unit, middle, facts))
     name, label = ("snr", "SNR (dB)") if "snr" in middle.history else ("residual", "|Ax - b| / |b|")
     title = f"slice {scan.count // 2}" if scan.count > 1 else ""
-    outputs.write_figure(folder / "curves.png", outputs.curves(middle.history, {name: label}, title))
+    write_figure(folder / "curves.png", lambda: outputs.curves(middle.history, {name: label}, title))
     remarks = [BAD_FIT] if any(row.get("fits_badly") for row in rows) else []
     facts = {**facts, "notes": [*facts["notes"], *remarks]}
     content = {**facts, **outputs.mean_of(rows, NUMBERS), "unit": unit.name, "batch": middle.row["batch"]}
@@ -137,8 +139,7 @@ def _write_images(folder: Path, scan: Scan, unit: Unit, read: Callable[[int], Fi
     if scan.count == 1:
         outputs.write_image(folder, "image", unit.convert(read(0).image), unit.limits)
         return
-    import tifffile
-
+    tifffile = needs("tifffile", "imaging", "TIFF files")
     temporary = {ending: folder / f".image.{ending}" for ending in ("npy", "tif")}
     shape = (scan.count, scan.radon.height, scan.radon.width)
     stack = np.lib.format.open_memmap(temporary["npy"], mode="w+", dtype=np.float32, shape=shape)
@@ -177,7 +178,7 @@ def _page(
     content: Mapping[str, Any],
     rows: list[dict[str, Any]],
     curve: tuple[str, str],
-    figure: bytes,
+    figure: bytes | None,
 ) -> Page:
     radon = scan.radon
     kind = "simulated from it" if scan.simulated else "measured"
@@ -191,7 +192,9 @@ def _page(
     pictures = {name: outputs.gray(unit.convert(image), unit.limits) for name, image in reversed(shown.items())}
     title = f"Slice {scan.count // 2}" if scan.count > 1 else "The image"
     page.add(Heading("Result"), _quality(rows, content), Compare(title, pictures))
-    page.add(Picture(figure, "truth, filtered back-projection, result and error, with a detail of each", "figure.png"))
+    if figure is not None:
+        alt = "truth, filtered back-projection, result and error, with a detail of each"
+        page.add(Picture(figure, alt, "figure.png"))
     x, y = one.history["k"], one.history[curve[0]]
     page.add(Heading("The run"), Curves(curve[1], [Series(str(content["method"]), x, y)], "iteration", curve[1]))
     names = ("data", "input_snr", "photons", "views", "detectors", "method", "prior", "prior_lipschitz", "batch", "rho",
@@ -229,4 +232,7 @@ def _told(folder: Path, scan: Scan, content: Mapping[str, Any]) -> Iterator[str]
         f"{content['seconds']:.1f} s{' a slice' if scan.count > 1 else ''}"
     )
     written = "image.npy, image.tif, image.png" + (", dicom/" if (folder / "dicom").is_dir() else "")
-    yield f"{written}, figure.png, curves.png, curves.csv, run.json and report.html are in {folder}"
+    missing = not_drawn("figure.png and curves.png need")
+    written += "" if missing else ", figure.png, curves.png"
+    yield f"{written}, curves.csv, run.json and report.html are in {folder}"
+    yield from missing

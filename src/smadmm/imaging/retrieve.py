@@ -23,6 +23,7 @@ from torch import Tensor
 import smadmm
 from smadmm.data.images import read_slices
 from smadmm.data.patterns import QUANTITIES, Patterns, is_patterns, read_patterns
+from smadmm.extras import needs
 from smadmm.files import output_folder
 from smadmm.imaging.outputs import Interrupted
 from smadmm.imaging.priors import Prior, find_prior
@@ -129,6 +130,7 @@ def retrieve(
 ) -> Iterator[str]:
     """Retrieve the image and write the results; yields what there is to say."""
     begin = time.perf_counter()
+    needs("tifffile", "imaging", "retrievals")  # before the work, not after
     limits = (-math.inf, math.inf) if settings.complex else (0.0, 1.0)
     prior = find_prior(settings.prior, settings.device, limits)
     count = patterns.shape[0]

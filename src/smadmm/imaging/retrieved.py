@@ -21,6 +21,7 @@ from smadmm.imaging import outputs
 from smadmm.imaging.outputs import Limits, Panel
 from smadmm.metrics import align, snr, ssim
 from smadmm.report import Compare, Curves, Facts, Heading, Page, Picture, Run, Series, environment
+from smadmm.report.figures import not_drawn, write_figure
 from smadmm.run import Result
 
 Row = dict[str, Any]
@@ -41,14 +42,17 @@ def write_results(folder: Path, patterns: Patterns, fit: Tensor, result: Result,
         np.save(buffer, found.numpy() * np.float32(patterns.scale), allow_pickle=False)
         atomic_write(folder / "image_complex.npy", buffer.getvalue())
     name, label = ("snr", "SNR (dB)") if "snr" in history else ("residual", "relative residual")
-    figure = outputs.write_figure(folder / "figure.png", _figure(images, limits, row, facts))
-    outputs.write_figure(folder / "curves.png", outputs.curves(history, {name: label}))
+    figure = write_figure(folder / "figure.png", lambda: _figure(images, limits, row, facts))
+    write_figure(folder / "curves.png", lambda: outputs.curves(history, {name: label}))
     outputs.write_curves(folder / "curves.csv", [history])
     outputs.write_run(folder, {**facts, **row, "stopped": result.reason})
     _page(images, limits, row, facts, (history["k"], history[name], label), figure).write(folder / "report.html")
     yield _told(row)
     yield f"{row['iterations']} iterations, {row['sfo']} mask gradients, {row['seconds']:.1f} s"
-    yield f"image.npy, image.tif, image.png, figure.png, curves.png, curves.csv, run.json, report.html are in {folder}"
+    missing = not_drawn("figure.png and curves.png need")
+    drawn = "" if missing else "figure.png, curves.png, "
+    yield f"image.npy, image.tif, image.png, {drawn}curves.csv, run.json, report.html are in {folder}"
+    yield from missing
 
 
 def _told(row: Row) -> str:
@@ -90,14 +94,15 @@ def _figure(images: Images, limits: Limits, row: Row, facts: Row) -> Any:
     return outputs.comparison(panels, limits, f"{facts['input']}: {facts['masks']} masks, {facts['prior']}")
 
 
-def _page(images: Images, limits: Limits, row: Row, facts: Row, curve: Any, figure: bytes) -> Page:
+def _page(images: Images, limits: Limits, row: Row, facts: Row, curve: Any, figure: bytes | None) -> Page:
     height, width = facts["size"]
     about = f"{height} x {width} pixels from {facts['masks']} diffraction patterns ({facts['data']})."
     page = Page(f"Phase retrieval of {facts['input']}", about)
     names = {"image": facts["method"].upper(), "fit": "without prior", "truth": "truth"}
     pictures = {names[key]: outputs.gray(images[key], limits) for key in names if key in images}
     page.add(Heading("Result"), Facts(row, "Quality and cost"), Compare("The image", pictures))
-    page.add(Picture(figure, "truth, fit without prior, result and error, with a detail of each", "figure.png"))
+    if figure is not None:
+        page.add(Picture(figure, "truth, fit without prior, result and error, with a detail of each", "figure.png"))
     k, y, label = curve
     page.add(Heading("The run"), Curves(label, [Series(facts["method"], k, y)], "iteration", label))
     told = ("masks", "data", "method", "prior", "prior_lipschitz", "batch", "rho", "noise", "scale", "start", "device")

@@ -1,10 +1,9 @@
 """Classification for scikit-learn: coefficients tied along the edges of a graph (extra `learn`)."""
 
-try:
-    import sklearn  # noqa: F401
-except ImportError as error:
-    raise ImportError("smadmm.learn needs scikit-learn; install it with: pip install 'smadmm[learn]'") from error
+from smadmm.extras import needs
 
-from smadmm.learn.classifier import GraphGuidedClassifier
+needs("sklearn", "learn", "classifiers")
+
+from smadmm.learn.classifier import GraphGuidedClassifier  # noqa: E402
 
 __all__ = ["GraphGuidedClassifier"]

@@ -12,8 +12,9 @@ import numpy as np
 from smadmm.data.libsvm import load_libsvm
 from smadmm.files import atomic_write, output_folder
 from smadmm.learn.classifier import GraphGuidedClassifier
-from smadmm.learn.drawing import draw_graph, edges_of
+from smadmm.learn.drawing import DPI, edges_of, graph_figure
 from smadmm.learn.files import load_model, save_model
+from smadmm.report.figures import not_drawn, write_figure
 
 HEAVIEST = 10
 
@@ -70,8 +71,11 @@ def fit(source: str, test: str | None, out: str | None, settings: Settings, data
     yield from _findings(model)
     if folder is not None:
         save_model(folder / "model.npz", model)
-        draw_graph(model, folder / "graph.png")
-        yield f"model.npz and graph.png are in {folder}; apply it with: smadmm classify --model {folder}/model.npz DATA"
+        write_figure(folder / "graph.png", lambda: graph_figure(model), DPI)
+        missing = not_drawn("graph.png needs")
+        written = "model.npz is" if missing else "model.npz and graph.png are"
+        yield f"{written} in {folder}; apply it with: smadmm classify --model {folder}/model.npz DATA"
+        yield from missing
 
 
 def _findings(model: GraphGuidedClassifier) -> Iterator[str]:
