@@ -167,8 +167,8 @@ def test_a_command_without_its_extra_is_one_sentence_before_the_work(extra, scan
 
 def test_the_command_without_typer_is_one_sentence():
     done = command("--version", without=CLI)
-    assert done.returncode != 0
-    assert done.stderr == "the command line needs typer; install it with: pip install 'smadmm[cli]'\n"
+    assert done.returncode == 2
+    assert done.stderr == "Error: the command line needs typer; install it with: pip install 'smadmm[cli]'\n"
 
 
 def test_a_library_that_is_there_but_broken_is_not_called_missing(tmp_path, monkeypatch):

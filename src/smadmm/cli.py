@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -14,8 +15,9 @@ from typing import Annotated
 
 try:
     import typer
-except ImportError:  # pragma: no cover
-    sys.exit("the command line needs typer; install it with: pip install 'smadmm[cli]'")
+except ImportError:
+    print("Error: the command line needs typer; install it with: pip install 'smadmm[cli]'", file=sys.stderr)
+    sys.exit(2)
 
 import smadmm
 
@@ -176,7 +178,7 @@ def _tell_verdicts(out: str) -> None:
     """What became of the claims of the paper, and where the rest is."""
     from smadmm.report.figures import not_drawn
 
-    parts = json.loads((Path(out) / "results.json").read_text())["report"]
+    parts = json.loads((Path(out) / "results.json").read_text(encoding="utf-8"))["report"]
     for part in parts:
         if isinstance(part, dict) and part["kind"] == "verdict":
             typer.echo(f"{part['claim']}: {part['outcome']}. {part['because']}")
@@ -391,6 +393,8 @@ def _typed() -> str:
 
 def main() -> None:
     """Entry point: one sentence for an error of the user or the machine, a traceback for one of ours."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a letter that the terminal lacks must not end a run
     try:
         app()
     except (ValueError, OSError, ImportError) as error:

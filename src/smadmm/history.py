@@ -7,9 +7,11 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from smadmm.extras import needs
+from smadmm.files import atomic_write
 
 
 class History(Mapping[str, list[float]]):
@@ -48,7 +50,7 @@ class History(Mapping[str, list[float]]):
         return needs("pandas", None, "data frames").DataFrame(self.columns)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        with open(path, "w", newline="") as file:
+        with open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(self.columns)
             writer.writerows(zip(*self.columns.values(), strict=True))
@@ -56,8 +58,7 @@ class History(Mapping[str, list[float]]):
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """JSON has no NaN: missing values become null."""
         clean = {n: [v if math.isfinite(v) else None for v in values] for n, values in self.columns.items()}
-        with open(path, "w") as file:
-            json.dump(clean, file)
+        atomic_write(Path(path), json.dumps(clean).encode())
 
     def plot(self, y: str = "objective", x: str = "sfo", ax: Any = None, **line: Any) -> Any:
         """Draw one column against another; returns the matplotlib axes."""

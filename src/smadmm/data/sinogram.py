@@ -238,7 +238,8 @@ def read_angles(text: str, views: int) -> tuple[NDArray[np.float64], Unit]:
         if path.suffix.lower() == ".npy":
             values = np.load(path, allow_pickle=False)
         else:
-            values = np.array(path.read_text().replace(",", " ").replace(";", " ").split(), dtype=np.float64)
+            text = path.read_text(encoding="utf-8-sig")  # Windows' editors mark their files
+            values = np.array(text.replace(",", " ").replace(";", " ").split(), dtype=np.float64)
         return np.asarray(values, dtype=np.float64).ravel(), _named_unit(path.stem)
     except (ValueError, UnicodeDecodeError) as error:
         raise ValueError(f"the angles in {path} cannot be read: {error}") from None

@@ -60,7 +60,7 @@ def write_card(run: Run, held_out: list[Image], out: Path, repeat: str, psnr: fl
 
 def write_curves(history: list[dict[str, float]], out: Path) -> None:
     """The learning curves `out`.csv and, if matplotlib is there, `out`.png."""
-    with out.with_suffix(".csv").open("w", newline="") as file:
+    with out.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, ["step", "loss", "psnr", "lipschitz", "seconds"])
         writer.writeheader()
         writer.writerows(history)

@@ -80,7 +80,7 @@ def card(name: str) -> dict[str, Any]:
     """Provenance of shipped weights: data, command, seed, time, PSNR, Lip(grad g), SHA-256, licence."""
     if name not in shipped():
         raise ValueError(f"no weights {name!r}; shipped are {', '.join(shipped())}")
-    content: dict[str, Any] = json.loads((SHIPPED / f"{name}.json").read_text())
+    content: dict[str, Any] = json.loads((SHIPPED / f"{name}.json").read_text(encoding="utf-8"))
     return content
 
 

@@ -22,7 +22,7 @@ from smadmm.experiments.classification_runs import PAPER_INVERSE, PAPER_STEP, TU
 from smadmm.experiments.jobs import run_all, write_csv
 from smadmm.experiments.results import write_results
 from smadmm.extras import needs
-from smadmm.files import output_folder
+from smadmm.files import atomic_write, output_folder
 
 Row = dict[str, Any]
 
@@ -73,7 +73,7 @@ def reproduce(
     shown = chapter(rows, sets)
     write_results(folder, "classification", command, seconds, rows, quick=quick, seed=seed, report=shown)
     write_csv(folder / "results.csv", rows)
-    (folder / "table.md").write_text(report(sets, rows, _effort(plan, jobs, results) | {"seconds": seconds}))
+    atomic_write(folder / "table.md", report(sets, rows, _effort(plan, jobs, results) | {"seconds": seconds}).encode())
     draw(folder, rows)
     return rows
 

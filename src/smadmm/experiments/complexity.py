@@ -27,7 +27,7 @@ from smadmm.estimators import SGD, Estimator, Spider, Storm
 from smadmm.experiments.complexity_report import chapter
 from smadmm.experiments.jobs import run_all
 from smadmm.experiments.results import markdown_table, write_results
-from smadmm.files import output_folder
+from smadmm.files import atomic_write, output_folder
 from smadmm.losses.inverse import combine
 from smadmm.operators.linear import Matrix
 from smadmm.problem import Batch, Loss, Problem
@@ -203,7 +203,7 @@ def reproduce(
     command = f"smadmm reproduce complexity --out DIR --seed {seed}" + (" --quick" if quick else "")
     seconds = sum(result["work"] for result in results.values())
     write_results(folder, "complexity", command, seconds, rows, quick=quick, seed=seed, report=chapter(rows))
-    (folder / "table.md").write_text(table(rows) + "\n")
+    atomic_write(folder / "table.md", (table(rows) + "\n").encode())
     write_figure(folder / "complexity.png", lambda: _figure(budgets, curves), dpi=150)
     return rows
 

@@ -20,7 +20,7 @@ from smadmm.experiments import ct_report
 from smadmm.experiments.ct_runs import PUBLISHED, Job, fingerprint, read_slices, run_job
 from smadmm.experiments.jobs import run_all, write_csv
 from smadmm.experiments.results import markdown, write_results
-from smadmm.files import output_folder
+from smadmm.files import atomic_write, output_folder
 
 Row = dict[str, Any]
 METHODS = (*PUBLISHED, "default")
@@ -92,7 +92,7 @@ def reproduce(
     seconds = sum(result["work"] for result in results.values())
     write_results(folder, name, command, seconds, rows, quick=quick, seed=seed, report=chapter)
     write_csv(folder / "results.csv", rows)
-    (folder / "table.md").write_text(markdown(chapter))
+    atomic_write(folder / "table.md", markdown(chapter).encode())
     return rows
 
 

@@ -29,7 +29,7 @@ from smadmm.denoisers.weights_file import SHIPPED, sha256
 from smadmm.experiments.denoisers_report import figure_of, report, table
 from smadmm.experiments.jobs import run_all
 from smadmm.experiments.results import write_results
-from smadmm.files import output_folder
+from smadmm.files import atomic_write, output_folder
 from smadmm.proxes import TV
 from smadmm.report.figures import write_figure
 
@@ -171,5 +171,5 @@ def reproduce(out: str, data: str | None, quick: bool = False, progress: bool = 
     total = sum(row["seconds"] for row in rows)
     write_figure(folder / "denoisers.png", lambda: figure_of(rows, values), dpi=110)
     write_results(folder, "denoisers", command, total, rows, quick=quick, report=report(rows))
-    (folder / "table.md").write_text(table(rows))
+    atomic_write(folder / "table.md", table(rows).encode())
     return rows

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from smadmm.experiments.results import markdown_table
+from smadmm.files import atomic_write
 from smadmm.report import Column, Part, Picture, Table, Verdict
 from smadmm.report.parts import Outcome
 
@@ -124,5 +125,5 @@ def add_to_cards(rows: Sequence[Row], folder: Path) -> None:
     for row in rows:
         path = folder / f"{row['denoiser']}.json"
         if path.exists():
-            card = json.loads(path.read_text())
-            path.write_text(json.dumps(card | {"test": dict(row)}, indent=1) + "\n")
+            card = json.loads(path.read_text(encoding="utf-8"))
+            atomic_write(path, (json.dumps(card | {"test": dict(row)}, indent=1) + "\n").encode())

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 import smadmm
 from smadmm.experiments.index import index
-from smadmm.files import output_folder
+from smadmm.files import atomic_write, output_folder
 
 Experiment = Callable[[str, str | None, bool, int, bool, int], object]  # out, data, quick, seed, progress, processes
 
@@ -89,7 +89,7 @@ def reproduce(
 def finished(folder: Path, quick: bool, seed: int) -> bool:
     """Whether the folder holds results of this version with the same settings."""
     try:
-        content = json.loads((folder / "results.json").read_text())
+        content = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         made = (content["version"], content["quick"])
         chosen = content["seed"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -105,7 +105,7 @@ def _attempt(
         run(str(folder), data, quick, seed, progress, processes)
     except Exception as error:
         output_folder(folder)
-        (folder / "error.txt").write_text(traceback.format_exc())
+        atomic_write(folder / "error.txt", traceback.format_exc().encode())
         return f"{type(error).__name__}: {error} (error.txt in its folder says where)"
     (folder / "error.txt").unlink(missing_ok=True)
     return None

@@ -22,7 +22,7 @@ from smadmm.experiments import phase_report
 from smadmm.experiments.jobs import run_all, write_csv
 from smadmm.experiments.phase_runs import NAMES, Job, fingerprint, read_set, run_job
 from smadmm.experiments.results import markdown, write_results
-from smadmm.files import output_folder
+from smadmm.files import atomic_write, output_folder
 
 Row = dict[str, Any]
 METHODS = tuple(NAMES)
@@ -84,7 +84,7 @@ def reproduce(
     seconds = sum(result["work"] for result in results.values())
     write_results(folder, "phase", command, seconds, rows, quick=quick, seed=seed, report=chapter)
     write_csv(folder / "results.csv", rows)
-    (folder / "table.md").write_text(markdown(chapter))
+    atomic_write(folder / "table.md", markdown(chapter).encode())
     return rows
 
 

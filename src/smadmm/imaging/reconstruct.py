@@ -140,7 +140,7 @@ def _open_parts(folder: Path, scan: Scan, settings: Settings, resume: bool) -> P
     now |= {"photons": scan.photons, "attenuation": scan.attenuation}
     now |= {"scale": scan.scale, "angles": radon.angles.tolist(), "version": smadmm.__version__}
     if told.exists():
-        before = json.loads(told.read_text())
+        before = json.loads(told.read_text(encoding="utf-8"))
         if not resume:
             raise ValueError(
                 f"{folder} holds an unfinished run; add --resume to go on with it, or remove {parts} to start anew"

@@ -148,6 +148,7 @@ def _write_images(folder: Path, scan: Scan, unit: Unit, read: Callable[[int], Fi
             stack[number] = unit.convert(read(number).image)
             writer.write(stack[number], photometric="minisblack", contiguous=True)
     stack.flush()
+    del stack  # Windows cannot replace a file that is still mapped
     for ending, path in temporary.items():
         os.replace(path, folder / f"image.{ending}")
     middle = unit.convert(read(scan.count // 2).image)

@@ -41,7 +41,7 @@ def _graph(name: str) -> Any:
     if not Path(name).exists():
         raise ValueError(f"graph {name!r} is neither glasso, knn, chain, none nor a file of edges")
     try:
-        return np.loadtxt(name, dtype=np.int64, ndmin=2)
+        return np.loadtxt(name, dtype=np.int64, ndmin=2, encoding="utf-8-sig")
     except ValueError as error:
         raise ValueError(f"{name} is not a file of edges, two whole numbers a line: {error}") from None
 
@@ -74,7 +74,7 @@ def fit(source: str, test: str | None, out: str | None, settings: Settings, data
         write_figure(folder / "graph.png", lambda: graph_figure(model), DPI)
         missing = not_drawn("graph.png needs")
         written = "model.npz is" if missing else "model.npz and graph.png are"
-        yield f"{written} in {folder}; apply it with: smadmm classify --model {folder}/model.npz DATA"
+        yield f"{written} in {folder}; apply it with: smadmm classify --model {folder / 'model.npz'} DATA"
         yield from missing
 
 
