@@ -54,6 +54,7 @@ def test_value_agrees_with_finite_differences_of_nothing_but_itself() -> None:
     torch.testing.assert_close(slope, (potential.gradient(x) * d).sum()[None], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_gradcheck_in_image_filters_and_slopes() -> None:
     potential, x = random_ridge(), image(2, 9, 8)
 
@@ -74,6 +75,7 @@ def test_several_strips_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(parts, whole, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(12, 12), (11, 7), (3, 2), (2, 2)])
 def test_certificate_bounds_the_hessian_everywhere(shape: tuple[int, int]) -> None:
     potential = random_ridge(5)

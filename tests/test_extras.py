@@ -41,6 +41,7 @@ def scan(tmp_path):
     return tmp_path / "slice.npy"
 
 
+@pytest.mark.command
 def test_reconstruct_without_matplotlib_writes_everything_but_figures(scan, tmp_path):
     pytest.importorskip("tifffile")
     options = ("--simulate", 12, "--iterations", 2, "--out", tmp_path / "out", "--quiet")
@@ -54,6 +55,7 @@ def test_reconstruct_without_matplotlib_writes_everything_but_figures(scan, tmp_
     assert "figure.png" not in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.command
 def test_retrieve_without_matplotlib_writes_everything_but_figures(scan, tmp_path):
     pytest.importorskip("tifffile")
     options = ("--masks", 4, "--iterations", 2, "--out", tmp_path / "out", "--quiet")
@@ -63,6 +65,7 @@ def test_retrieve_without_matplotlib_writes_everything_but_figures(scan, tmp_pat
     assert done.stdout.splitlines()[-1] == FIGURES
 
 
+@pytest.mark.command
 def test_classify_without_matplotlib_saves_the_model(tmp_path):
     pytest.importorskip("sklearn")
     rng = np.random.default_rng(0)
@@ -74,19 +77,6 @@ def test_classify_without_matplotlib_saves_the_model(tmp_path):
     assert names(tmp_path / "out") == {"model.npz"}
     *_, listed, said = done.stdout.splitlines()
     assert listed.startswith("model.npz is in") and said == "graph.png needs matplotlib: pip install 'smadmm[plot]'"
-
-
-def test_training_without_matplotlib_says_so(tmp_path, monkeypatch):
-    pytest.importorskip("safetensors")
-    from smadmm.denoisers import command
-
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    np.savez(tmp_path / "ct.npz", hu=np.stack([abdomen(48, seed) for seed in range(5)]), patient=list("abcde"))
-    recipe = command.chosen_recipe("ridge", 5, "cpu", {"steps": 2, "filters": 4, "size": 3, "means": 1, "patch": 24})
-    finished, text = command.run([str(tmp_path / "ct.npz")], str(tmp_path / "ridge"), recipe, progress=False)
-    assert finished and (tmp_path / "ridge.csv").exists() and not (tmp_path / "ridge.png").exists()
-    assert "its card and .csv are beside it\n" in text
-    assert text.endswith("the figure of the learning curves needs matplotlib: pip install 'smadmm[plot]'")
 
 
 # what somebody may write with the core alone, the library that is missing, and what to install
@@ -109,6 +99,7 @@ CORE_ALONE = {
 }
 
 
+@pytest.mark.command
 def test_the_core_alone_says_what_to_install(tmp_path):
     for name in ("rows", "a.png", "a.tif", "a.dcm", "a.h5"):
         (tmp_path / name).write_bytes(b"+1 1:1\n")
@@ -133,6 +124,7 @@ print(json.dumps(said))
         assert re.fullmatch(rf".* need {package}; install it with: pip install {re.escape(install)}", said[line]), line
 
 
+@pytest.mark.command
 def test_the_core_alone_solves_problems():
     code = """
 import torch, smadmm
@@ -156,6 +148,7 @@ def test_the_classification_experiment_needs_numba(monkeypatch):
         describe_sets((), None, 0)
 
 
+@pytest.mark.command
 @pytest.mark.parametrize("extra", ["imaging", "learn"])
 def test_a_command_without_its_extra_is_one_sentence_before_the_work(extra, scan, tmp_path):
     pytest.importorskip("typer")
@@ -165,6 +158,7 @@ def test_a_command_without_its_extra_is_one_sentence_before_the_work(extra, scan
     assert re.fullmatch(rf"Error: .* need .*; install it with: pip install 'smadmm\[{extra}\]'\n", done.stderr)
 
 
+@pytest.mark.command
 def test_the_command_without_typer_is_one_sentence():
     done = command("--version", without=CLI)
     assert done.returncode == 2

@@ -83,6 +83,7 @@ def test_angles_from_an_editor_that_marks_its_files(tmp_path):
     assert read_angles(str(tmp_path / "angles.txt"), 3)[0].tolist() == [0, 45, 90]
 
 
+@pytest.mark.command
 def test_a_letter_that_the_terminal_lacks_does_not_end_a_command(tmp_path):
     pytest.importorskip("sklearn")
     pytest.importorskip("typer")

@@ -106,6 +106,7 @@ def test_runs_drawn_together_are_those_of_the_generic_loop():
         assert_equal(loops[0].last, loops[1].last)
 
 
+@pytest.mark.slow
 def test_binary_rows_and_a_general_constraint_compiled_equals_generic():
     """Rows of ones are read without their values; A has a row of three entries and no identity at its end."""
     t = task(sparse=True, intercept=True)
