@@ -67,6 +67,7 @@ def find(rows, **wanted):
     return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
 
 
+@pytest.mark.slow
 def test_rows_have_the_promised_form(done):
     rows = done[1]
     assert all(set(row) == COLUMNS for row in rows)
@@ -89,6 +90,7 @@ def test_rows_have_the_promised_form(done):
             assert row["step"] > 0 and row["rho"] > 0 and row["batch"] >= 1
 
 
+@pytest.mark.slow
 def test_files_are_written(done):
     out, rows = done
     stored = json.loads((out / "results.json").read_text())
@@ -103,6 +105,7 @@ def test_files_are_written(done):
         assert 10_000 < (out / f"{name}_lam1_0.001.png").stat().st_size < 200_000
 
 
+@pytest.mark.slow
 def test_tuning_refuses_the_useless_step(done):
     """A step of 1e-6/L stays at the start, where the loss is 1/2: no method may choose it once it moves."""
     for method in ("sadmm", "saga", "svrg", "smadmm"):
@@ -110,12 +113,14 @@ def test_tuning_refuses_the_useless_step(done):
             assert row["objective"] < 0.45, row
 
 
+@pytest.mark.slow
 def test_tuned_for_the_last_mark_is_tuned_per_mark_there(done):
     for method in TUNED:
         last, each = (find(done[1], method=method, variant=v, epochs=3) for v in ("tuned", "tuned per mark"))
         assert [{**row, "variant": ""} for row in last] == [{**row, "variant": ""} for row in each]
 
 
+@pytest.mark.slow
 def test_reference_is_lower_than_three_epochs_of_anything(done):
     for reference in find(done[1], method="lbfgs"):
         others = find(done[1], set=reference["set"], intercept=reference["intercept"])
@@ -123,6 +128,7 @@ def test_reference_is_lower_than_three_epochs_of_anything(done):
         assert reference["test_accuracy"] > 0.7  # a quarter of the sparse rows shows no feature that matters
 
 
+@pytest.mark.slow
 def test_second_call_does_no_new_work(done, data, monkeypatch):
     out, rows = done
     before = (out / "results.json").read_text()
@@ -136,6 +142,7 @@ def test_second_call_does_no_new_work(done, data, monkeypatch):
     assert (out / "results.json").read_text() == before
 
 
+@pytest.mark.slow
 def test_only_what_is_missing_damaged_or_outdated_is_done_again(done, data, monkeypatch):
     out, rows = done
     parts = out / "parts"
@@ -153,6 +160,8 @@ def test_only_what_is_missing_damaged_or_outdated_is_done_again(done, data, monk
     np.testing.assert_equal(*same)
 
 
+@pytest.mark.slow
+@pytest.mark.command
 def test_two_processes_give_the_same_numbers(done, data, tmp_path):
     plan = Plan(("sparse",), (True,), TINY.lams, TINY.marks, TINY.grid, TINY.tuning, TINY.shown, processes=2)
     rows = reproduce(str(tmp_path), str(data), progress=False, plan=plan)
@@ -221,6 +230,7 @@ def test_the_verdict_follows_the_numbers():
     assert "lowest of the tuned methods in 0 of 1 cells" in bad
 
 
+@pytest.mark.command
 def test_a_missing_data_folder_is_one_sentence(tmp_path):
     command = [sys.executable, "-m", "smadmm", "reproduce", "classification", "--out", str(tmp_path), "--quick"]
     environment = os.environ | {"SMADMM_DATA": str(tmp_path / "nowhere")}

@@ -16,12 +16,29 @@ import smadmm
 from smadmm import __main__ as cli
 from smadmm.paper import complexity
 
+posix = pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
+
 
 def smadmm_command(*arguments, **options):
     command = [sys.executable, "-m", "smadmm", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, **options)
 
 
+@pytest.fixture
+def here(monkeypatch, capsys):
+    """The command line in this process: its exit code, what it says and what it complains of."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["smadmm", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return ended.value.code, said.out, said.err
+
+    return call
+
+
+@pytest.mark.command
 def test_version_and_help():
     assert smadmm_command("--version").stdout.strip() == f"smadmm {smadmm.__version__}"
     assert "reproduce" in smadmm_command("--help").stdout
@@ -41,6 +58,7 @@ def test_too_little_memory_is_one_sentence(error, monkeypatch, capsys):
         cli.main()
 
 
+@pytest.mark.command
 def test_unwritable_output_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     done = smadmm_command("reproduce", "complexity", "--out", tmp_path / "file" / "out", "--quick")
@@ -75,13 +93,17 @@ def test_every_command_has_the_common_options(command):
         (["train-denoiser", "x", "--out", "x"], "the device 'abacus' is not available here; use cpu"),
     ],
 )
-def test_a_device_that_is_not_there_is_one_sentence(arguments, reason, tmp_path):
-    done = smadmm_command(*arguments, "--device", "abacus", cwd=tmp_path)
-    assert done.returncode == 2 and reason in done.stderr and done.stderr.count("\n") == 1
+def test_a_device_that_is_not_there_is_one_sentence(arguments, reason, here, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    code, _, error = here(*arguments, "--device", "abacus")
+    assert code == 2 and reason in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("send", "number"), [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)])
+@pytest.mark.slow
+@pytest.mark.command
+@posix
+@pytest.mark.parametrize(("send", "number"), [("killpg", signal.SIGINT), ("kill", signal.SIGTERM)])
 def test_ctrl_c_ends_all_processes_and_says_how_to_go_on(send, number, tmp_path):
     """A terminal sends the signal to the command and the processes it has started, `kill` to the command alone."""
     out = tmp_path / "out"
@@ -93,7 +115,7 @@ def test_ctrl_c_ends_all_processes_and_says_how_to_go_on(send, number, tmp_path)
                     break
                 time.sleep(0.2)
             time.sleep(3)
-            send(going.pid, number)
+            getattr(os, send)(going.pid, number)
             _, said = going.communicate(timeout=60)  # until the last of its processes has closed stderr
         finally:
             with suppress(ProcessLookupError):
@@ -112,6 +134,8 @@ def measured(tmp_path_factory):
     return out, json.loads((out / "results.json").read_text())
 
 
+@pytest.mark.slow
+@pytest.mark.command
 def test_complexity_results_have_the_promised_form(measured):
     out, results = measured
     assert set(results) >= {"experiment", "command", "version", "quick", "seed", "seconds", "environment", "rows"}
@@ -123,6 +147,8 @@ def test_complexity_results_have_the_promised_form(measured):
     assert (out / "table.md").read_text() == complexity.table(results["rows"]) + "\n"
 
 
+@pytest.mark.slow
+@pytest.mark.command
 def test_complexity_of_the_paper_holds(measured):
     """The slopes and levels that the theorems promise."""
     rows = {(row["method"], row["variant"]): row for row in measured[1]["rows"]}
@@ -179,6 +205,7 @@ def files(tmp_path):
     return tmp_path
 
 
+@pytest.mark.command
 def test_classify_fits_saves_and_applies(files):
     graph = files / "edges"
     fitted = smadmm_command(
@@ -205,7 +232,7 @@ def test_classify_fits_saves_and_applies(files):
         (["{train}", "--model", "{train}"], "is not a model of smadmm classify"),
     ],
 )
-def test_classify_errors_are_one_sentence(files, arguments, message):
-    done = smadmm_command("classify", *(a.format(train=files / "train") for a in arguments))
-    assert done.returncode == 2 and message in done.stderr
-    assert done.stderr.startswith("Error: ") and "Traceback" not in done.stderr
+def test_classify_errors_are_one_sentence(files, arguments, message, here):
+    code, _, error = here("classify", *(a.format(train=files / "train") for a in arguments), "--quiet")
+    assert code == 2 and message in error
+    assert error.startswith("Error: ") and "Traceback" not in error

@@ -12,6 +12,7 @@ from smadmm.paper.denoisers_report import add_to_cards, report
 from smadmm.report import Verdict, from_json
 
 
+@pytest.mark.slow
 def test_quick_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import Image
 

@@ -88,6 +88,7 @@ def test_removes_noise(name: str) -> None:
     assert error < 0.5 * noise.square().mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in shipped() if name.startswith("ridge")])
 def test_ridges_are_bounded_below_and_iterates_stay_in_range(name: str) -> None:
     denoiser = load(name)

@@ -25,6 +25,7 @@ def data(tmp_path_factory):
     return str(folder.parent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ct.EXPERIMENTS)
 def test_every_experiment_leaves_results_and_resumes(name, data, tmp_path, monkeypatch):
     monkeypatch.setattr(ct, "KAPPAS", {50.0: (8.0,), 35.0: (8.0,)})

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import signal
 
 import numpy as np
@@ -15,7 +14,7 @@ from smadmm.paper import phase, phase_report, phase_runs
 from smadmm.paper.phase_runs import at_sfo, reached, read_set
 
 PLAN = phase.Plan(
-    size=24, images=(0, 1), more_images=(2, 3), seeds=3, iterations=4, many=(9,), training=(0,), processes=0
+    size=24, images=(0, 1), more_images=(2, 3), seeds=2, iterations=4, many=(9,), training=(0,), processes=0
 )
 
 
@@ -30,6 +29,7 @@ def data(tmp_path_factory):
     return str(folder)
 
 
+@pytest.mark.slow
 def test_it_leaves_results_and_resumes(data, tmp_path, monkeypatch):
     monkeypatch.setattr(phase, "CROP", 24)
     rows = phase.reproduce(str(tmp_path), data, progress=False, plan=PLAN)
@@ -49,6 +49,7 @@ def test_it_leaves_results_and_resumes(data, tmp_path, monkeypatch):
     assert [row["snr"] for row in again] == [row["snr"] for row in rows]
 
 
+@pytest.mark.slow
 def test_sfo_are_those_of_the_table(data, tmp_path, monkeypatch):
     """K = 4, B = 2, N = 6: SADMM (K + 1) B; SMADMM B + B (a_1 = 1) + 3 * 2 B; SPIDER 6 + 2 * 2 B + 6 + 2 B."""
     plan = phase.Plan(
@@ -160,7 +161,7 @@ def test_an_interrupted_job_leaves_no_result(data, tmp_path, monkeypatch):
     def quality(truth, x):
         calls.append(1)
         if len(calls) == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
         return real(truth, x)
 
     monkeypatch.setattr(phase, "CROP", 24)

@@ -149,6 +149,7 @@ def test_runs_drawn_together_are_those_of_the_generic_loop():
         assert_equal_states(loops[0].state, loops[1].state)
 
 
+@pytest.mark.slow
 def test_binary_rows_and_a_general_constraint_compiled_equals_generic():
     """Rows of ones are read without their values; A has a row of three entries and no identity at its end."""
     t = task(sparse=True, intercept=True)

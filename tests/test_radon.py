@@ -246,6 +246,8 @@ def test_refusals(make, message):
         make()
 
 
+@pytest.mark.slow
+@pytest.mark.command
 def test_the_first_process_computes_what_later_ones_load_from_the_cache(tmp_path):
     code = (
         "import hashlib, torch; from smadmm.operators import Radon; r = Radon(32, [0.1 * i for i in range(9)]); "

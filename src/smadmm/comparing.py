@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+from smadmm.extras import needs
 from smadmm.problem import Problem
 from smadmm.running import Diverged, Result, Solver, Stop, run
 from smadmm.sampling import Rng
@@ -57,8 +58,7 @@ def compare(results: Mapping[str, Result | Sequence[Result]], column: str = "obj
     A sequence of results of one method (other seeds) is drawn as its mean with a band from the smallest to the largest.
     """
     if axes is None:
-        import matplotlib.pyplot as plt
-
+        plt = needs("matplotlib.pyplot", "plot", "figures")
         axes = plt.figure(figsize=(9, 3.5), layout="constrained").subplots(1, 2, sharey=True)
     for name, given in results.items():
         runs = [given] if isinstance(given, Result) else list(given)

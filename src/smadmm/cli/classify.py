@@ -15,6 +15,7 @@ from smadmm.cli.app import app
 from smadmm.cli.options import Data, OnlyCPU, Quiet, Seed, Threads
 from smadmm.io.files import atomic_write, output_folder
 from smadmm.io.libsvm import Dataset, load_libsvm
+from smadmm.report.figures import not_drawn, write_figure
 
 HEAVIEST = 10
 
@@ -73,7 +74,7 @@ def _graph(name: str) -> Any:
     if not Path(name).exists():
         raise ValueError(f"graph {name!r} is neither glasso, knn, chain, none nor a file of edges")
     try:
-        return np.loadtxt(name, dtype=np.int64, ndmin=2)
+        return np.loadtxt(name, dtype=np.int64, ndmin=2, encoding="utf-8-sig")
     except ValueError as error:
         raise ValueError(f"{name} is not a file of edges, two whole numbers per line: {error}") from None
 
@@ -81,7 +82,7 @@ def _graph(name: str) -> Any:
 def _fit(model: Any, train: Dataset, held_out: Dataset | None, folder: Path | None) -> Iterator[str]:
     """Fit, and say line by line what was found."""
     from smadmm.io.models import save_model
-    from smadmm.learn.drawing import draw_graph, edges_of
+    from smadmm.learn.drawing import DPI, edges_of, graph_figure
 
     model.fit(train.X, train.y)
     rows, features = train.X.shape
@@ -95,8 +96,11 @@ def _fit(model: Any, train: Dataset, held_out: Dataset | None, folder: Path | No
     yield from _findings(model)
     if folder is not None:
         save_model(folder / "model.npz", model)
-        draw_graph(model, folder / "graph.png")
-        yield f"model.npz and graph.png are in {folder}; apply it with: smadmm classify --model {folder}/model.npz DATA"
+        write_figure(folder / "graph.png", lambda: graph_figure(model), DPI)
+        missing = not_drawn("graph.png needs")
+        written = "model.npz is" if missing else "model.npz and graph.png are"
+        yield f"{written} in {folder}; apply it with: smadmm classify --model {folder / 'model.npz'} DATA"
+        yield from missing
 
 
 def _findings(model: Any) -> Iterator[str]:

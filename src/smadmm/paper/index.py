@@ -47,7 +47,7 @@ def title_of(name: str) -> str:
 def chapter(folder: Path) -> list[Part]:
     """What one results.json says; a file that cannot be used is reported, as the others can still be read."""
     try:
-        content = json.loads((folder / "results.json").read_text())
+        content = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         parts = [_present(from_json(value, folder)) for value in content.get("report", ())]
         made = [content.get(name) for name in ("seconds", "seed", "version", "environment")]
         run = Run(content["command"], *made)

@@ -55,7 +55,7 @@ def _settings(job: Any) -> Any:
 def _finished(job: Any, parts: Path) -> Any:
     """The stored result of a job, if it was made with the same settings."""
     try:
-        stored = json.loads((parts / f"{job.name}.json").read_text())
+        stored = json.loads((parts / f"{job.name}.json").read_text(encoding="utf-8"))
         return stored["result"] if stored["settings"] == _settings(job) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -124,7 +124,7 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """The rows as CSV; columns in the order of their first appearance."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    with open(path, "w", newline="") as file:
+    with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=names)
         writer.writeheader()
         writer.writerows(rows)

@@ -12,6 +12,7 @@ from smadmm.paper.ct_report import mean
 from smadmm.paper.phase_runs import NAMES, TEST, Job, at_sfo, reached
 from smadmm.paper.results import Gap, with_interval
 from smadmm.report import Column, Curves, Measured, Part, Picture, Series, Table, Verdict
+from smadmm.report.figures import write_figure
 
 Row = dict[str, Any]
 # the paper's Table 6: SNR at B = 1, 2, 3
@@ -92,6 +93,7 @@ def chapter(folder: Path, jobs: Sequence[Job], results: Mapping[str, Any], rows:
     named = [row for row in table if row["seed"] == first_seed and row["image"] in images]
     summed = [name for name in NAMES if name != "sadmm-decay"]
     who = ", ".join(TEST[i] for i in images)
+    write_figure(folder / "phase.png", lambda: _figure(jobs, results), dpi=110)
     return [
         _setting(table, who),
         _table(f"Table 6, On-RED's constants (sum): mean SNR of {who}", some(named, purpose="sum"), summed, PAPER),
@@ -102,7 +104,7 @@ def chapter(folder: Path, jobs: Sequence[Job], results: Mapping[str, Any], rows:
         _many_table(rows),
         *_tuning(rows),
         *_curves(jobs, results),
-        _figure(folder, jobs, results),
+        Picture("phase.png", "SNR over the number of sample gradients, for each convention and number of masks"),
         *_verdicts(rows, table, named),
     ]
 
@@ -263,8 +265,8 @@ def _curves(jobs: Sequence[Job], results: Mapping[str, Any]) -> list[Part]:
     return parts
 
 
-def _figure(folder: Path, jobs: Sequence[Job], results: Mapping[str, Any]) -> Picture:
-    """phase.png: SNR over sample gradients."""
+def _figure(jobs: Sequence[Job], results: Mapping[str, Any]) -> Any:
+    """SNR over sample gradients."""
     from matplotlib.figure import Figure
 
     shown = [part for part in _curves(jobs, results) if isinstance(part, Curves)]
@@ -276,8 +278,7 @@ def _figure(folder: Path, jobs: Sequence[Job], results: Mapping[str, Any]) -> Pi
         axis.set(title=part.title, xlabel=part.x_label, ylabel=part.y_label, ylim=(top - 8, top + 0.5))
         axis.grid(alpha=0.3)
         axis.legend(fontsize=6)
-    figure.savefig(folder / "phase.png", dpi=110)
-    return Picture("phase.png", "SNR over the number of sample gradients, for each convention and number of masks")
+    return figure
 
 
 def _verdicts(rows: Sequence[Row], table: Sequence[Row], named: Sequence[Row]) -> list[Part]:

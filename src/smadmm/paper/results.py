@@ -71,7 +71,7 @@ def write_results(
 def renew_report(folder: Path, report: Sequence[Part]) -> None:
     """Replace what a stored results.json shows; its numbers stay."""
     path = folder / "results.json"
-    content = json.loads(path.read_text()) | {"report": [as_json(part) for part in report]}
+    content = json.loads(path.read_text(encoding="utf-8")) | {"report": [as_json(part) for part in report]}
     atomic_write(path, json.dumps(content, indent=1, allow_nan=False).encode())
 
 
