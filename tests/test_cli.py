@@ -1,6 +1,5 @@
 """The command line: results as promised, errors as one sentence with exit code 2."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,7 +12,6 @@ import pytest
 
 import smadmm
 from smadmm import __main__ as cli
-from smadmm.paper import complexity
 
 
 def smadmm_command(*arguments, **options):
@@ -100,39 +98,6 @@ def test_ctrl_c_ends_all_processes_and_says_how_to_go_on(send, number, tmp_path)
     assert going.returncode == 130
     assert said.strip().endswith(f"what is finished is kept in {out}: the same command goes on from there")
     assert "Traceback" not in said
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory):
-    """`smadmm reproduce complexity --quick`, once."""
-    out = tmp_path_factory.mktemp("complexity")
-    done = smadmm_command("reproduce", "complexity", "--out", out, "--quick", env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
-    return out, json.loads((out / "results.json").read_text())
-
-
-def test_complexity_results_have_the_promised_form(measured):
-    out, results = measured
-    assert set(results) >= {"experiment", "command", "version", "quick", "seed", "seconds", "environment", "rows"}
-    assert results["experiment"] == "complexity" and results["version"] == smadmm.__version__
-    for row in results["rows"]:
-        assert set(row) >= {"method", "variant", "slope", "slope_low", "slope_high", "sfo_to_1e-3", "level"}
-        assert row["slope_low"] <= row["slope"] <= row["slope_high"]
-    assert (out / "complexity.png").stat().st_size > 10_000
-    assert (out / "table.md").read_text() == complexity.table(results["rows"]) + "\n"
-
-
-def test_complexity_of_the_paper_holds(measured):
-    """The slopes and levels that the theorems promise."""
-    rows = {(row["method"], row["variant"]): row for row in measured[1]["rows"]}
-    dynamic, constant = rows["smadmm", "dynamic"], rows["smadmm", "constant"]
-    assert -0.72 <= dynamic["slope"] <= -0.60 and -0.72 <= constant["slope"] <= -0.60
-    assert -0.65 <= rows["sadmm", "sqrt"]["slope"] <= -0.48
-    assert -0.05 <= rows["sadmm", "one"]["slope"] <= 0.05 and rows["sadmm", "one"]["sfo_to_1e-3"] is None
-    for row in (dynamic, constant):
-        assert row["level"] < 0.7 * rows["spider", "constant"]["level"]
-        assert row["level"] < 0.45 * rows["sadmm", "sqrt"]["level"]
-        assert row["sfo_to_1e-3"] < 0.7 * rows["spider", "constant"]["sfo_to_1e-3"]
 
 
 # --- smadmm classify
