@@ -1,6 +1,5 @@
 """The command line: results as promised, errors as one sentence with exit code 2."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,11 +9,9 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-import torch
 
 import smadmm
 from smadmm import __main__ as cli
-from smadmm.paper import complexity
 
 posix = pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
 
@@ -123,70 +120,6 @@ def test_ctrl_c_ends_all_processes_and_says_how_to_go_on(send, number, tmp_path)
     assert going.returncode == 130
     assert said.strip().endswith(f"what is finished is kept in {out}: the same command goes on from there")
     assert "Traceback" not in said
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory):
-    """`smadmm reproduce complexity --quick`, once."""
-    out = tmp_path_factory.mktemp("complexity")
-    done = smadmm_command("reproduce", "complexity", "--out", out, "--quick", env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
-    return out, json.loads((out / "results.json").read_text())
-
-
-@pytest.mark.slow
-@pytest.mark.command
-def test_complexity_results_have_the_promised_form(measured):
-    out, results = measured
-    assert set(results) >= {"experiment", "command", "version", "quick", "seed", "seconds", "environment", "rows"}
-    assert results["experiment"] == "complexity" and results["version"] == smadmm.__version__
-    for row in results["rows"]:
-        assert set(row) >= {"method", "variant", "slope", "slope_low", "slope_high", "sfo_to_1e-3", "level"}
-        assert row["slope_low"] <= row["slope"] <= row["slope_high"]
-    assert (out / "complexity.png").stat().st_size > 10_000
-    assert (out / "table.md").read_text() == complexity.table(results["rows"]) + "\n"
-
-
-@pytest.mark.slow
-@pytest.mark.command
-def test_complexity_of_the_paper_holds(measured):
-    """The slopes and levels that the theorems promise."""
-    rows = {(row["method"], row["variant"]): row for row in measured[1]["rows"]}
-    dynamic, constant = rows["smadmm", "dynamic"], rows["smadmm", "constant"]
-    assert -0.72 <= dynamic["slope"] <= -0.60 and -0.72 <= constant["slope"] <= -0.60
-    assert -0.65 <= rows["sadmm", "sqrt"]["slope"] <= -0.48
-    assert -0.05 <= rows["sadmm", "one"]["slope"] <= 0.05 and rows["sadmm", "one"]["sfo_to_1e-3"] is None
-    for row in (dynamic, constant):
-        assert row["level"] < 0.7 * rows["spider", "constant"]["level"]
-        assert row["level"] < 0.45 * rows["sadmm", "sqrt"]["level"]
-        assert row["sfo_to_1e-3"] < 0.7 * rows["spider", "constant"]["sfo_to_1e-3"]
-
-
-@pytest.mark.parametrize("method", complexity.METHODS, ids=lambda m: f"{m.method} {m.variant}")
-def test_every_method_pays_for_what_it_computes(method, monkeypatch):
-    """A run of the experiment ends where the sample gradients it really computed reach the budget."""
-    computed = []
-
-    class Counted(complexity.Population):
-        def draw(self, rng, size):
-            self.size = size
-            return super().draw(rng, size)
-
-        def gradient(self, points, weights, batch):
-            computed.append(self.size * len(points))
-            return super().gradient(points, weights, batch)
-
-    monkeypatch.setattr(complexity, "Population", Counted)
-    (job,) = method.jobs((1000,), runs=2, seed=0)
-    complexity.run_job(job, None)
-    assert sum(computed[:-1]) < 1000 <= sum(computed)
-
-
-def test_levels_are_those_of_the_second_half(monkeypatch):
-    """With the count of gradients in the place of dist^2 the mean over (T/2, T] is about 3 T/4."""
-    monkeypatch.setattr(complexity, "distances", lambda f, A, s: torch.full((2,), float(s.sfo), dtype=torch.float64))
-    (job,) = complexity.Method("sadmm", "one", 0.0, horizon=False).jobs((200, 800), runs=2, seed=0)
-    np.testing.assert_allclose(complexity.run_job(job, None)["levels"], [[150, 150], [600, 600]], rtol=0.01)
 
 
 # --- smadmm classify

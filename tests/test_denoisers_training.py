@@ -252,7 +252,7 @@ def test_one_slice_a_file_and_values_that_are_no_image(tmp_path: Path) -> None:
     broken = np.zeros((2, 24, 20))
     broken[1, 3, 3] = np.nan
     np.savez(tmp_path / "nan.npz", hu=broken)
-    with pytest.raises(ValueError, match=r"nan.npz\[1\] has values that are not finite.*--skip-unreadable"):
+    with pytest.raises(ValueError, match=r"nan.npz\[1\] has values that are not finite.*skip_unreadable"):
         read_images([tmp_path / "nan.npz"])
     tifffile.imwrite(tmp_path / "bytes.tif", np.full((24, 20), 200.0, np.float32))
     with pytest.raises(ValueError, match=r"bytes.tif has values from 200 to 200; .* must lie in \[0, 1\]"):

@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 import torch
-from smadmm.operators.filters import angular_weights
 
 from smadmm.operators import Radon, hann, ramp, shepp_logan
+from smadmm.operators.radon.filters import angular_weights
 
 ANGLES = np.array([0.0, 0.3, math.pi / 4, 1.2, math.pi / 2, 2.0, 3 * math.pi / 4, 3.0, 4.4, -0.8, 6.1])
 GEOMETRIES = {

@@ -8,22 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from smadmm.paper.catalogue import EXPERIMENTS
 from smadmm.report import Compare, Heading, Page, Part, Picture, Run, Table, Verdict, from_json
 from smadmm.report.page import MARKS
 from smadmm.report.parts import OUTCOMES
 
-TITLES = {  # in the order of the paper
-    "complexity": "Oracle complexity (Table 1)",
-    "classification": "Graph-guided classification (Table 2, Figure 1)",
-    "denoisers": "Denoisers",
-    "ct-tuning": "Tomography, how the parameters were chosen",
-    "ct-120": "Tomography, 120 views (Table 3)",
-    "ct-180": "Tomography, 180 views (Table 4)",
-    "ct-ablation": "Tomography, the momentum's exponent (Table 5)",
-    "ct-iterations": "Tomography, quality over iterations (Figure 3)",
-    "ct-visual": "Tomography, what it looks like (Figure 2)",
-    "phase": "Phase retrieval (Table 6)",
-}
+TITLES = {experiment.name: experiment.title for experiment in EXPERIMENTS}  # in the order of the paper
 
 
 def index(folder: Path, failures: Mapping[str, str] | None = None) -> Page:
