@@ -1,7 +1,7 @@
 # Every target makes its own virtual environment, .venv, with the versions of constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
-# one thread a process: small tensors are several times slower with more
+# one thread per process: small tensors are several times slower with more
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: venv demo check test coverage test-browser mutants bench lint clean

@@ -8,38 +8,35 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from smadmm.pace import Decaying, Pace
 from torch import nn
 
 from smadmm import (
     ADMM,
     SAGA,
     SGD,
-    Average,
-    Conjugate,
     Estimate,
-    Exact,
     History,
     Loss,
-    Measured,
     Power,
     Problem,
-    Rng,
     Stop,
     auto,
-    certificate,
+    certify,
     check_assumptions,
-    golden,
     run,
-    stride,
     theorem_constant,
     theorem_dynamic,
-)  # fmt: skip
+)
 from smadmm.checkpoint import CheckpointError, describe, load, save
+from smadmm.estimators import Measured
 from smadmm.losses import Autograd, LeastSquares
 from smadmm.operators import Identity, Matrix
 from smadmm.proxes import L1, Box, Denoised, GroupL2
+from smadmm.sampling import Rng, golden, stride
+from smadmm.solver import Average
+from smadmm.stepsize import Decaying, StepSize
 from smadmm.tuning import smoothness, spectrum
+from smadmm.xsteps import Conjugate, Exact
 
 D = torch.float64
 M = torch.randn(40, 5, generator=torch.Generator().manual_seed(0), dtype=D)
@@ -108,11 +105,11 @@ def test_schedules_that_mean_nothing_are_refused(make, message):
         make()
 
 
-def test_a_decaying_pace_goes_on_from_where_it_was():
-    rule, pace = Decaying(since=10), Pace(0.5, 1.0, 0.0, 0.0, START)
+def test_a_decaying_step_goes_on_from_where_it_was():
+    rule, step = Decaying(since=10), StepSize(0.5, 1.0, 0.0, 0.0, START)
     for k in range(11, 74):
-        pace = rule.update(pace, START, START, START, k)
-    assert pace.step == pytest.approx(0.5 * 64 ** (-1 / 3))
+        step = rule.update(step, START, START, START, k)
+    assert step.step == pytest.approx(0.5 * 64 ** (-1 / 3))
     with pytest.raises(ValueError, match="start with DistanceOverGradients"):
         rule.init(START, START)
 
@@ -157,7 +154,7 @@ def test_the_residual_adds_all_blocks(g):
     assert not p.explicit
     solver = ADMM(p, SGD(40), 1.0, 30.0, average=Average())
     with pytest.raises(ValueError, match=r"the averaged certificate needs B = -I"):
-        certificate(p, solver.step(solver.init(x)), averaged=True)
+        certify(p, solver.step(solver.init(x)), averaged=True)
 
 
 # --- refusals of the solver -------------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ import sys
 
 import numpy as np
 import pytest
-from smadmm.data.phantoms import abdomen
 
 import smadmm
+from smadmm.io.phantoms import abdomen
 
 LEARN = ("sklearn", "scipy", "numba", "llvmlite", "pooch", "threadpoolctl")
 IMAGING = ("skimage", "scipy", "numba", "llvmlite", "safetensors", "pydicom", "h5py", "tifffile", "PIL")
@@ -26,7 +26,7 @@ def python(code, *arguments, without):
 
 
 def command(*arguments, without):
-    code = "from smadmm.cli import main\nsys.argv[0] = 'smadmm'\nmain()"
+    code = "from smadmm.__main__ import main\nsys.argv[0] = 'smadmm'\nmain()"
     return python(code, *arguments, without=without)
 
 
@@ -82,20 +82,20 @@ def test_classify_without_matplotlib_saves_the_model(tmp_path):
 # what somebody may write with the core alone, the library that is missing, and what to install
 CORE_ALONE = {
     "import smadmm.learn": ("scikit-learn", "learn"),
-    "from smadmm.data.libsvm import load_libsvm; load_libsvm('rows')": ("scipy", "learn"),
-    "from smadmm.data.libsvm import load_libsvm; load_libsvm('a9a')": ("pooch", "learn"),
+    "from smadmm.io.libsvm import load_libsvm; load_libsvm('rows')": ("scipy", "learn"),
+    "from smadmm.io.libsvm import load_libsvm; load_libsvm('a9a')": ("pooch", "learn"),
     "from smadmm.denoisers import load; load('ridge-ct')": ("safetensors", "imaging"),
     "from smadmm.denoisers import BM3D; BM3D()": ("bm3d", None),
-    "from smadmm.data.images import read_slices; read_slices(Path('a.png'))": ("Pillow", "imaging"),
-    "from smadmm.data.images import read_slices; read_slices(Path('a.tif'))": ("tifffile", "imaging"),
-    "from smadmm.data.images import read_slices; read_slices(Path('a.dcm'))": ("pydicom", "imaging"),
-    "from smadmm.data.images import read_images; read_images([Path('a.png')])": ("Pillow", "imaging"),
-    "from smadmm.data.sinogram import read_sinogram; read_sinogram(Path('a.h5'))": ("h5py", "imaging"),
-    "from smadmm.data.patterns import read_patterns; read_patterns(Path('a.h5'))": ("h5py", "imaging"),
-    "from smadmm.metrics import ssim; ssim(torch.eye(9), torch.eye(9))": ("scikit-image", "imaging"),
+    "from smadmm.io.images import read_slices; read_slices(Path('a.png'))": ("Pillow", "imaging"),
+    "from smadmm.io.images import read_slices; read_slices(Path('a.tif'))": ("tifffile", "imaging"),
+    "from smadmm.io.images import read_slices; read_slices(Path('a.dcm'))": ("pydicom", "imaging"),
+    "from smadmm.io.images import read_images; read_images([Path('a.png')])": ("Pillow", "imaging"),
+    "from smadmm.io.sinogram import read_sinogram; read_sinogram(Path('a.h5'))": ("h5py", "imaging"),
+    "from smadmm.io.patterns import read_patterns; read_patterns(Path('a.h5'))": ("h5py", "imaging"),
+    "from smadmm.imaging.metrics import ssim; ssim(torch.eye(9), torch.eye(9))": ("scikit-image", "imaging"),
     "smadmm.History({'sfo': [1], 'objective': [1]}).plot()": ("matplotlib", "plot"),
     "smadmm.History({'sfo': [1]}).to_dataframe()": ("pandas", None),
-    "from smadmm.imaging.outputs import curves; curves(smadmm.History(), {})": ("matplotlib", "plot"),
+    "from smadmm.report.figures import curves; curves(smadmm.History(), 'a', 'b')": ("matplotlib", "plot"),
 }
 
 
@@ -137,15 +137,6 @@ assert Radon(8, torch.arange(3.0))(torch.ones(8, 8)).isfinite().all()
 """
     done = python(code, without=EVERYTHING)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_classification_experiment_needs_numba(monkeypatch):
-    pytest.importorskip("sklearn")
-    from smadmm.experiments.classification import describe_sets
-
-    monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(ImportError, match=r"classification experiments need numba; .*'smadmm\[learn\]'"):
-        describe_sets((), None, 0)
 
 
 @pytest.mark.command

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from smadmm.data.sinogram import read_angles
-from smadmm.files import atomic_write
 
 import smadmm
+from smadmm.io.files import atomic_write
+from smadmm.io.sinogram import read_angles
 
 SOURCE = Path(smadmm.__file__).parent
 

@@ -43,10 +43,10 @@ def classify(
 ) -> None:
     """Fit a classifier whose coefficients are tied along a graph, or apply a saved one."""
     torch.set_num_threads(threads)
-    folder = None if out is None else output_folder(out)
     try:
         if model is not None:
-            lines = _apply(model, load_rows(source, data), folder)
+            rows = load_rows(source, data)
+            lines = _apply(model, rows, None if out is None else output_folder(out))
         else:
             from smadmm.learn.classifier import SOLVERS, GraphGuidedClassifier
 
@@ -57,7 +57,7 @@ def classify(
             )  # fmt: skip
             train = load_rows(source, data)
             held_out = None if test is None else load_rows(test, data, train.X.shape[1])
-            lines = _fit(fitted, train, held_out, folder)
+            lines = _fit(fitted, train, held_out, None if out is None else output_folder(out))
         for line in lines:
             typer.echo(line)
     except KeyboardInterrupt:

@@ -19,7 +19,7 @@ Target = str | os.PathLike[str]
 
 def atomic_write(path: Target, data: bytes) -> None:
     """Write data to path: afterwards path holds all of it, or what it held before."""
-    path = Path(path)
+    path = path if isinstance(path, Path) else Path(path)
     temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}"
     file = open(temporary, "xb")  # noqa: SIM115 (a file that cannot be made leaves nothing to remove)
     try:

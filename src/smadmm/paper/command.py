@@ -94,7 +94,7 @@ def _run_one(experiment: Experiment, request: Request) -> None:
 
     reproduce(experiment, request)
     folder = Path(request.out)
-    for part in json.loads((folder / "results.json").read_text())["report"]:
+    for part in json.loads((folder / "results.json").read_text(encoding="utf-8"))["report"]:
         if isinstance(part, dict) and part["kind"] == "verdict":
             typer.echo(f"{part['claim']}: {part['outcome']}. {part['because']}")
     typer.echo(f"results.json, table.md and figures are in {folder}; finished parts in {folder / 'parts'}")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from smadmm.denoisers import load, shipped
 from smadmm.denoisers.weights import SHIPPED, sha256
+from smadmm.io.files import write_json
 from smadmm.paper.denoisers_runs import PAPER, SMALL, DenoiserRun, load_images, run_denoiser
 from smadmm.paper.experiment import Experiment, Findings, JobResult, Request, Row
 from smadmm.paper.provenance import fingerprint
@@ -139,5 +140,5 @@ def add_to_cards(rows: Sequence[Row], folder: Path) -> None:
     for row in rows:
         path = folder / f"{row['denoiser']}.json"
         if path.exists():
-            card = json.loads(path.read_text())
-            path.write_text(json.dumps(card | {"test": dict(row)}, indent=1) + "\n")
+            card = json.loads(path.read_text(encoding="utf-8"))
+            write_json(path, card | {"test": dict(row)})

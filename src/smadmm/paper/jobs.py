@@ -58,7 +58,7 @@ class _Workbench:
     def finished(self, job: Any) -> Any:
         """The stored result of a job, if it was made by the same code with the same settings."""
         try:
-            stored = json.loads((self.parts / f"{job.name}.json").read_text())
+            stored = json.loads((self.parts / f"{job.name}.json").read_text(encoding="utf-8"))
             return stored["result"] if (stored["settings"], stored["code"]) == (_settings(job), self.code) else None
         except (OSError, ValueError, KeyError, TypeError):
             return None

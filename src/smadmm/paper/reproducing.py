@@ -77,7 +77,7 @@ def _identity(experiment: Experiment, request: Request) -> dict[str, Any]:
 def finished(experiment: Experiment, request: Request) -> bool:
     """Whether the folder holds the results that this code gives for this request."""
     try:
-        content = json.loads((Path(request.out) / "results.json").read_text())
+        content = json.loads((Path(request.out) / "results.json").read_text(encoding="utf-8"))
         return all(content[name] == value for name, value in _identity(experiment, request).items())
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -108,7 +108,7 @@ def _attempt(experiment: Experiment, request: Request) -> str | None:
     try:
         reproduce(experiment, request)
     except Exception as error:
-        error_file.write_text(traceback.format_exc())
+        atomic_write(error_file, traceback.format_exc().encode())
         return f"{type(error).__name__}: {error} (error.txt in its folder says where)"
     error_file.unlink(missing_ok=True)
     return None
