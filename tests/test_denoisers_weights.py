@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from smadmm.denoisers import BM3D, GradientStep, Ridge, card, lipschitz, load, save, shipped
+from smadmm.denoisers import GradientStep, Ridge, card, lipschitz, load, save, shipped
 from smadmm.denoisers.weights import SHIPPED, sha256
+from smadmm.paper.bm3d import BM3D
 
 REQUIRED = {
     "ridge-natural": 5,

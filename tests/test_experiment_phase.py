@@ -74,9 +74,11 @@ def test_all_methods_see_the_same_masks_and_noise(data, monkeypatch):
         raise Seen(operator.masks(torch.arange(6)), amplitudes)
 
     def scan(method, seed):
-        job = phase_runs.Job("unbiased", "test", 0, 24, 6, method, 2, seed, 4, phase.RHO, phase.STEP, 0.3)
+        job = phase_runs.PhaseRun(
+            "unbiased", phase_runs.PhaseScan("test", 0, 24, 6, seed), method, 2, 4, phase.UNBIASED
+        )
         with pytest.raises(Seen) as caught:
-            phase_runs.run_job(job, data)
+            phase_runs.run_phase(job, data)
         return caught.value.args
 
     monkeypatch.setattr(phase_runs, "AmplitudeLoss", loss)

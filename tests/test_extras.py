@@ -85,7 +85,7 @@ CORE_ALONE = {
     "from smadmm.io.libsvm import load_libsvm; load_libsvm('rows')": ("scipy", "learn"),
     "from smadmm.io.libsvm import load_libsvm; load_libsvm('a9a')": ("pooch", "learn"),
     "from smadmm.denoisers import load; load('ridge-ct')": ("safetensors", "imaging"),
-    "from smadmm.denoisers import BM3D; BM3D()": ("bm3d", None),
+    "from smadmm.paper.bm3d import BM3D; BM3D()": ("bm3d", None),
     "from smadmm.io.images import read_slices; read_slices(Path('a.png'))": ("Pillow", "imaging"),
     "from smadmm.io.images import read_slices; read_slices(Path('a.tif'))": ("tifffile", "imaging"),
     "from smadmm.io.images import read_slices; read_slices(Path('a.dcm'))": ("pydicom", "imaging"),

@@ -18,7 +18,8 @@ from smadmm.paper.command import commands
 from smadmm.paper.experiment import Experiment, Findings, Request
 from smadmm.paper.index import index
 from smadmm.paper.reproducing import finished, reproduce_all
-from smadmm.report import Compare, Curves, Heading, Picture, Run, Series, Table, Verdict, as_json, png
+from smadmm.paper.stored_parts import as_json
+from smadmm.report import Compare, Curves, Heading, Picture, Run, Series, Table, Verdict, png
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 

@@ -124,7 +124,7 @@ def figures(found: Findings) -> dict[str, bytes]:
             for value in ("objective", "test_loss")
             for against in ("epochs", "seconds")
         ]
-        drawn[f"{name}_lam1_{lam1:g}.png"] = draw(plots, columns=4, dpi=75)
+        drawn[f"{name}_lam1_{lam1:g}.png"] = draw(plots, columns=4, dpi=72)
     return drawn
 
 

@@ -18,10 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smadmm.denoisers import BM3D, DnCNN, GradientStep, Ridge, lipschitz, load
+from smadmm.denoisers import DnCNN, GradientStep, Ridge, lipschitz, load
 from smadmm.denoisers.training.loop import psnrs
 from smadmm.denoisers.training.ridge_parameters import RidgeParameters
 from smadmm.io.images import read_images
+from smadmm.paper.bm3d import BM3D
 from smadmm.proxes import TV
 
 Figures = dict[str, Any]

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from smadmm.paper.catalogue import EXPERIMENTS
-from smadmm.report import Compare, Heading, Page, Part, Picture, Run, Table, Verdict, from_json
+from smadmm.paper.stored_parts import from_json
+from smadmm.report import Compare, Heading, Page, Part, Picture, Run, Table, Verdict
 from smadmm.report.page import MARKS
 from smadmm.report.parts import OUTCOMES
 

@@ -1,8 +1,8 @@
 """What made a result: a key of the code, and fingerprints of the data.
 
 The code of a function is its module, every module of the package which that one imports (also inside functions), every
-module these import, and so on. Each is hashed as its syntax tree without docstrings, so comments, docstrings and
-layout do not count, and neither does the version.
+module these import, and so on, but for `report`: how a result looks does not change it. Each is hashed as its syntax
+tree without docstrings, so comments, docstrings and layout do not count, and neither does the version.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ def _imported(tree: ast.Module, package: Path) -> Iterator[Path]:
 def _file(module: str, package: Path) -> Path | None:
     """The file of a module of the package."""
     first, *rest = module.split(".")
+    if rest[:1] == ["report"]:
+        return None
     place = package.joinpath(*rest)
     files = [place.with_suffix(".py"), place / "__init__.py"] if rest else [place / "__init__.py"]
     return next((file for file in files if first == package.name and file.is_file()), None)

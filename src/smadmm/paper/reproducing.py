@@ -7,7 +7,7 @@ results.json = {
   "quick", "seed", "size", of the request
   "seconds", "environment",
   "rows":   [flat dicts],  every number measured
-  "report": [parts]        what a reader is shown of them, as `smadmm.report.as_json` stores parts
+  "report": [parts]        what a reader is shown of them, as `smadmm.paper.stored_parts` stores them
 }
 `report` alone makes the experiment's chapter of index.html.
 """
@@ -29,8 +29,9 @@ from smadmm.paper.experiment import Experiment, Findings, Request, Row
 from smadmm.paper.index import index
 from smadmm.paper.jobs import run_all
 from smadmm.paper.provenance import code_key
+from smadmm.paper.stored_parts import as_json
 from smadmm.paper.writing import markdown
-from smadmm.report import as_json, environment
+from smadmm.report import environment
 
 
 def reproduce(experiment: Experiment, request: Request) -> Sequence[Row]:
