@@ -101,7 +101,7 @@ def test_the_command_ends_with_1_if_one_failed(tmp_path, monkeypatch):
     arguments = ["reproduce", "all", "--out", str(tmp_path), "--data", "D", "--seed", "2", "--quick", "--quiet"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1 and calls == [("phase", "D", True, 2, False)]
-    assert "ct-120 failed: ValueError: the <disk> is full" in done.stderr and (tmp_path / "index.html").exists()
+    assert "ct-120 failed: ValueError: the <disk> is full" in done.output and (tmp_path / "index.html").exists()
     monkeypatch.setattr(everything, "EXPERIMENTS", {"phase": small("phase", calls)})
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0 and len(calls) == 1

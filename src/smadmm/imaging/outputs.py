@@ -105,7 +105,8 @@ def comparison(panels: Sequence[Panel], limits: Limits, title: str = "") -> Any:
         close.imshow(panel.image[rows, columns], interpolation="nearest", **style)
         for axis in (whole, close):
             axis.set(xticks=[], yticks=[])
-        close.spines[:].set(edgecolor=ACCENT, linewidth=1.6)
+        for spine in close.spines.values():
+            spine.set(edgecolor=ACCENT, linewidth=1.6)
         if panel.error:
             figure.colorbar(shown, ax=whole, shrink=0.8, pad=0.02).ax.tick_params(labelsize=7)
     if title:
