@@ -152,7 +152,7 @@ def test_the_command_ends_with_1_if_one_failed(tmp_path, monkeypatch):
         monkeypatch.setattr(catalogue, "EXPERIMENTS", experiments)
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == code and calls == [("phase", "D", True, 2, False)]
-        assert ("ct-120 failed: ValueError: the <disk> is full" in done.stderr) == (code == 1)
+        assert ("ct-120 failed: ValueError: the <disk> is full" in done.output) == (code == 1)
         assert (tmp_path / "index.html").exists()
 
 

@@ -79,7 +79,8 @@ def _panel(figure: Any, axes: Any, image: Array, window: tuple[slice, slice], li
     close.imshow(image[rows, columns], **style)
     for axis in (whole, close):
         axis.set(xticks=[], yticks=[])
-    close.spines[:].set(edgecolor=ACCENT, linewidth=1.6)
+    for spine in close.spines.values():
+        spine.set(edgecolor=ACCENT, linewidth=1.6)
     if limits is None:
         figure.colorbar(shown, ax=whole, shrink=0.8, pad=0.02).ax.tick_params(labelsize=7)
 
