@@ -30,6 +30,7 @@ def measured(tmp_path_factory):
     return out, json.loads((out / "results.json").read_text())
 
 
+@pytest.mark.slow
 def test_results_have_the_promised_form(measured):
     out, results = measured
     promised = {"experiment", "command", "version", "code", "quick", "seed", "size", "seconds", "environment", "rows"}

@@ -39,6 +39,7 @@ def small(tmp_path, data, monkeypatch, plan=PLAN):
     return reproduce(phase.PHASE, Request(tmp_path, data, quick=True, processes=0, progress=False))
 
 
+@pytest.mark.slow
 def test_it_leaves_results_and_resumes(data, tmp_path, monkeypatch):
     rows = small(tmp_path, data, monkeypatch)
     stored = json.loads((tmp_path / "results.json").read_text())

@@ -89,6 +89,7 @@ def test_any_experiment_leaves_the_same_files(tmp_path):
     assert "**claim of phase**: holds. 1 of 1." in (tmp_path / "table.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_size_is_refused_where_there_is_none_to_choose(tmp_path):
     with pytest.raises(ValueError, match="phase has no choice of sizes, got size 512; leave it out"):
         reproducing.reproduce(small("phase", []), asked(tmp_path / "out", size=512))
@@ -98,6 +99,7 @@ def test_a_size_is_refused_where_there_is_none_to_choose(tmp_path):
     assert sizes == [None, 512]
 
 
+@pytest.mark.slow
 def test_finished_experiments_are_not_run_again(tmp_path):
     calls = []
     experiments = [small("phase", calls), small("ct-120", calls)]
@@ -114,6 +116,7 @@ def test_finished_experiments_are_not_run_again(tmp_path):
     assert len(calls) == 7
 
 
+@pytest.mark.slow
 def test_results_of_other_code_are_made_again(tmp_path, monkeypatch):
     calls, request = [], asked(tmp_path / "phase")
     reproduce_all(asked(tmp_path), [small("phase", calls)])
@@ -126,6 +129,7 @@ def test_results_of_other_code_are_made_again(tmp_path, monkeypatch):
     assert len(calls) == 2 and finished(small("phase", calls), request)
 
 
+@pytest.mark.slow
 def test_a_failure_is_reported_and_the_others_go_on(tmp_path):
     calls = []
     failures = reproduce_all(asked(tmp_path), [BROKEN, small("phase", calls)])
@@ -144,6 +148,7 @@ def test_an_interrupt_stops_everything_and_keeps_what_was_done(tmp_path):
     assert "claim of complexity" in (tmp_path / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_1_if_one_failed(tmp_path, monkeypatch):
     calls = []
     assert "phase" in commands()  # of the real ones
@@ -167,15 +172,18 @@ def loaded(imports, names):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_importing_the_experiments_is_light():
     heavy = ["sklearn", "numba", "scipy", "matplotlib", "skimage", "safetensors", "PIL", "typer"]
     assert loaded("smadmm.paper.catalogue", heavy) == loaded("torch, tqdm", heavy)
 
 
+@pytest.mark.slow
 def test_other_commands_do_not_import_the_experiments():
     assert loaded("smadmm.__main__", ["smadmm.paper.command", "smadmm.paper.catalogue"]) == "['smadmm.paper.command']\n"
 
 
+@pytest.mark.slow
 def test_chapters_follow_the_paper_and_every_claim_is_listed(tmp_path):
     for name, outcome in (("phase", "holds"), ("own-idea", "holds in part"), ("complexity", "does not hold here")):
         reproducing.reproduce(small(name, [], outcome), asked(tmp_path / name, quick=name == "phase"))

@@ -91,6 +91,7 @@ def test_a_module_that_is_a_package_is_its_init_file(package):
     assert len({before, again, key(package)}) == 3
 
 
+@pytest.mark.slow
 def test_work_involves_the_engine_but_no_chapter():
     package = Path(smadmm.__file__).parent
     assert code_key(ct_runs.run_ct) == key_of_files([package / "paper" / "ct_runs.py"])
