@@ -2,7 +2,7 @@
 
 c bounds |W_i^{1/2} A_i|^2 for every view, so each f_i is 1-smooth and a step of 1 is valid whatever the geometry. A
 weighted sum of gradients over several points costs one projection and one back-projection of the batch (inverse.py); in
-float32 on the CPU it is one compiled call: project, subtract, weigh, back-project.
+float32 on the CPU by compiled kernels: project, subtract and weigh, back-project.
 
 The sinogram may be larger than memory: an array that is not a tensor (NumPy memory map, HDF5 dataset) stays where it
 is, and only the views of a batch are read. A full gradient goes through it in pieces.

@@ -98,13 +98,9 @@ def cells(detectors, columns, step, origin, begin, end, memory):
 
 
 @inlined()
-def sample(bins, rows, columns, dominant, other, origin, spacing, memory, out):
-    """out_j = 1/|dominant| sum_p bins_p(position_j - p/PHASES)."""
-    count = bins.shape[1]
-    begin, end = window(rows, columns, other / dominant, count)
-    refine(bins, begin, end, memory.slope, memory.knots)
-    first, last = cells(len(out), columns, spacing / dominant, origin, begin, end, memory)
-    values, weight = memory.knots.reshape(memory.knots.size), float32(1 / abs(dominant))
+def sample(memory, first, last, weight, out):
+    """out_j = weight times the sum at the detectors first..last, 0 elsewhere."""
+    values, count = memory.knots.reshape(memory.knots.size), memory.knots.shape[1]
     places, fractions = memory.places, memory.fractions
     out[:] = float32(0)
     for j in range(first, last):
@@ -113,17 +109,13 @@ def sample(bins, rows, columns, dominant, other, origin, spacing, memory, out):
 
 
 @inlined()
-def spread(y, rows, columns, dominant, other, origin, spacing, memory, bins):
+def spread(y, first, last, weight, begin, end, memory):
     """The transpose of `sample`."""
-    count = bins.shape[1]
-    begin, end = window(rows, columns, other / dominant, count)
+    values, count = memory.knots.reshape(memory.knots.size), memory.knots.shape[1]
+    places, fractions = memory.places, memory.fractions
     for q in range(memory.knots.shape[0]):
         memory.knots[q, begin : end + 1] = float32(0)
-    first, last = cells(len(y), columns, spacing / dominant, origin, begin, end, memory)
-    values, weight = memory.knots.reshape(memory.knots.size), float32(1 / abs(dominant))
-    places, fractions = memory.places, memory.fractions
     for j in range(first, last):
         value = weight * y[j]
         values[places[j]] += value - fractions[j] * value
         values[places[j] + count] += fractions[j] * value
-    refine_transposed(memory.knots, begin, end, memory.slope, bins)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from smadmm.compilation import compiled, inlined
-from smadmm.operators.radon.bins import PHASES, float32, sample, spread
+from smadmm.operators.radon.bins import PHASES, cells, float32, refine, refine_transposed, sample, spread, window
 from smadmm.operators.radon.transpose import transpose
 
 PAD = 80  # empty cells beside a shifted row; also keeps the rows of `bins` off one cache set
@@ -110,14 +110,14 @@ def scatter_two(lines, count, length, top, rows, base, tau, bins, tau2, bins2, f
     """`scatter` for two views at once: half the traffic with the lines."""
     for i in range(count):
         k, p, w0, w1 = shift_of(top + i, rows, tau, base)
-        m, q, u0, u1 = shift_of(top + i, rows, tau2, base)
-        row, low, high, low2, high2 = lines[i], bins[p], bins[p + ONE], bins2[q], bins2[q + ONE]
+        k2, p2, u0, u1 = shift_of(top + i, rows, tau2, base)
+        row, low, high, low2, high2 = lines[i], bins[p], bins[p + ONE], bins2[p2], bins2[p2 + ONE]
         if fresh:
             for c in range(np.uint64(length)):
-                row[c] = w0 * low[k + c] + w1 * high[k + c] + u0 * low2[m + c] + u1 * high2[m + c]
+                row[c] = w0 * low[k + c] + w1 * high[k + c] + u0 * low2[k2 + c] + u1 * high2[k2 + c]
         else:
             for c in range(np.uint64(length)):
-                row[c] += w0 * low[k + c] + w1 * high[k + c] + u0 * low2[m + c] + u1 * high2[m + c]
+                row[c] += w0 * low[k + c] + w1 * high[k + c] + u0 * low2[k2 + c] + u1 * high2[k2 + c]
 
 
 @inlined()
@@ -166,7 +166,11 @@ def project(image, second, share, rays, order, origin, spacing, memory, out):
         for q in range(start, stop):
             v = order[q]
             rows, columns = (width, height) if q < steep else (height, width)
-            sample(bins[q - start], rows, columns, rays[v, DOMINANT], rays[v, OTHER], origin, spacing, memory, out[v])
+            dominant, tau = rays[v, DOMINANT], rays[v, OTHER] / rays[v, DOMINANT]
+            begin, end = window(rows, columns, tau, cell_count)
+            refine(bins[q - start], begin, end, memory.slope, memory.knots)
+            first, last = cells(out.shape[1], columns, spacing / dominant, origin, begin, end, memory)
+            sample(memory, first, last, float32(1 / abs(dominant)), out[v])
 
 
 @compiled()
@@ -185,7 +189,11 @@ def back_project(y, rays, order, origin, spacing, memory, out):
         for q in range(start, stop):
             v = order[q]
             rows, columns = (width, height) if q < steep else (height, width)
-            spread(y[v], rows, columns, rays[v, DOMINANT], rays[v, OTHER], origin, spacing, memory, bins[q - start])
+            dominant, tau = rays[v, DOMINANT], rays[v, OTHER] / rays[v, DOMINANT]
+            begin, end = window(rows, columns, tau, cell_count)
+            first, last = cells(y.shape[1], columns, spacing / dominant, origin, begin, end, memory)
+            spread(y[v], first, last, float32(1 / abs(dominant)), begin, end, memory)
+            refine_transposed(memory.knots, begin, end, memory.slope, bins[q - start])
         for top in range(0, height, BAND):
             count = min(height - top, BAND)
             band, turned = out[top : top + count], memory.turned[0 if one_block else top // BAND]

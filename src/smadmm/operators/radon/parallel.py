@@ -93,11 +93,9 @@ class Radon(Operator):
         self.out_shape = (*batch, len(self.angles), self.detectors)
         self.compiled = compiled
         self._cosines, self._sines = np.cos(self.angles), np.sin(self.angles)
-        steep = np.abs(self._cosines) < np.abs(self._sines)
         pair = np.stack([self._cosines, self._sines])
-        self._rays = np.stack(
-            [steep, *np.where(steep, pair[::-1], pair)], axis=1
-        )  # a row of each view, for the kernels
+        steep = np.abs(pair[0]) < np.abs(pair[1])
+        self._rays = np.stack([steep, *np.where(steep, pair[::-1], pair)], axis=1)  # as the kernels read it
         self._origin = -0.5 * (self.detectors - 1) - self.centre
         self._memory: list[Any] = []  # scratch memory of the kernels, one for each thread that has run
 
@@ -218,7 +216,7 @@ class Radon(Operator):
         weights: Tensor | None,
         scale: float,
     ) -> Tensor:
-        """scale A_S'(weights * (A_S (x + share other) - data_share data)): one compiled call per slice."""
+        """scale A_S'(weights * (A_S (x + share other) - data_share data)): three compiled calls per slice."""
         slices = math.prod(x.shape[:-2])
         one, two, b = (self._slices(values, slices) for values in (x, other, data))
         w = NO_WEIGHTS.repeat(slices, 0) if weights is None else self._slices(weights, slices)
