@@ -18,6 +18,7 @@ from smadmm import Diverged
 from smadmm.learn import Auto, GraphGuidedClassifier, Published, Rows, signed_adjacency
 
 
+@pytest.mark.slow
 @parametrize_with_checks([GraphGuidedClassifier(), GraphGuidedClassifier(loss="logistic", graph="chain")])
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
@@ -164,6 +165,7 @@ def test_a_published_method_with_settings_of_its_own(data):
         Published("svrg", batch=16, eta=0.0, rho=0.02)
 
 
+@pytest.mark.slow
 def test_the_adjacency_reading_of_the_paper(data):
     """Rows of the signed adjacency matrix as G: |sum of the neighbours' coefficients| is penalised."""
     X, y, *_ = data

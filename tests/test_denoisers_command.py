@@ -157,6 +157,7 @@ def test_options_that_mean_nothing_and_files_that_would_be_lost_are_refused(
     assert (tmp_path / "cat.png").read_bytes() == b"mine"
 
 
+@pytest.mark.slow
 def test_without_matplotlib_the_curves_are_a_table(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

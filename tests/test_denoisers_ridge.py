@@ -65,6 +65,7 @@ def test_value_is_the_integral_of_the_profile() -> None:
         np.testing.assert_allclose(found.detach(), area, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_gradcheck_in_image_filters_and_slopes() -> None:
     potential, x = random_ridge(), image(2, 9, 8)
 
@@ -238,6 +239,7 @@ def test_filters_of_other_shapes_are_refused(shape: tuple[int, int]) -> None:
         Ridge(torch.ones(1, *shape), torch.ones(1, 4), 0.3, singles=1)
 
 
+@pytest.mark.slow
 def test_a_double_image_is_taken_by_single_weights_on_every_path(monkeypatch: pytest.MonkeyPatch) -> None:
     potential, x = random_ridge().float(), image(1, 1, 9, 8)
     fast = potential.gradient(x)

@@ -51,6 +51,7 @@ def follow(estimator, f, points, seed=0):
     return e
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=names)
 def test_mean_over_seeds_is_the_gradient(g, estimator):
     """SGD, SVRG, SAGA, Storm and Spider started from an unbiased estimate stay unbiased along fixed points."""

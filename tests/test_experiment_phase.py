@@ -168,6 +168,7 @@ def test_images_that_are_too_small_are_refused(data):
     assert {tuple(image.shape) for image in read_set(data, "test", 20)} == {(20, 20)}
 
 
+@pytest.mark.slow
 def test_an_interrupted_job_leaves_no_result(data, tmp_path, monkeypatch):
     """SIGTERM ends a run early; what it had reached by then must not be taken for the result of the job."""
     real = phase_runs.snr

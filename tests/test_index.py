@@ -78,6 +78,7 @@ def asked(folder, **changes):
     return Request(folder, **{"processes": 0, "progress": False, **changes})
 
 
+@pytest.mark.slow
 def test_any_experiment_leaves_the_same_files(tmp_path):
     rows = reproducing.reproduce(small("phase", []), asked(tmp_path, data="D", seed=3, quick=True))
     names = {path.name for path in tmp_path.iterdir()}
@@ -142,6 +143,7 @@ def test_a_failure_is_reported_and_the_others_go_on(tmp_path):
     assert "disk" not in (tmp_path / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_an_interrupt_stops_everything_and_keeps_what_was_done(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         reproduce_all(asked(tmp_path), [small("complexity", []), failing("phase", KeyboardInterrupt())])
@@ -198,6 +200,7 @@ def test_chapters_follow_the_paper_and_every_claim_is_listed(tmp_path):
     assert commands == ["complexity", "phase", "own-idea"]
 
 
+@pytest.mark.slow
 def test_what_is_missing_or_damaged_is_said(tmp_path):
     reproducing.reproduce(small("phase", []), asked(tmp_path / "phase"))
     (tmp_path / "phase" / "picture.png").unlink()

@@ -47,6 +47,7 @@ def call(*arguments):
     return done.output
 
 
+@pytest.mark.slow
 def test_an_image_is_simulated_and_retrieved(tmp_path):
     Image.fromarray(PIXELS).save(tmp_path / "image.png")
     out = tmp_path / "out"

@@ -60,6 +60,7 @@ def test_the_loop_by_hand(g):
     assert reach > 0.1, "the distance never mattered: this test would not see it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 def test_no_tuning_whatever_the_scale(g, scale):
     solver, _ = make(g, scale=scale)

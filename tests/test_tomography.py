@@ -54,6 +54,7 @@ def test_fused_gradient_equals_the_plain_one_and_finite_differences(name):
         assert slope == pytest.approx(float(ahead - behind), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("geometry", [{}, {"spacing": 0.3, "detectors": 200}, {"spacing": 3.0, "centre": 2.0}])
 def test_every_view_is_one_smooth(name, geometry):

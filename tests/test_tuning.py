@@ -75,6 +75,7 @@ def test_auto_takes_its_constants_from_the_problem(g):
     assert 60_000 - 2 * settings.batch < spent <= 60_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-2, 1.0, 1e2])
 @pytest.mark.parametrize("loss", [Sigmoid, Logistic])
 def test_auto_works_whatever_the_scale_of_the_data(g, scale, loss):
