@@ -18,7 +18,7 @@ from smadmm.__main__ import app
 from smadmm.arguments import ArgumentError
 from smadmm.checkpoint import load as load_checkpoint
 from smadmm.cli.app import option
-from smadmm.imaging import ct
+from smadmm.imaging import ct, sinograms
 from smadmm.imaging.metrics import snr, ssim
 from smadmm.imaging.priors import find_prior
 from smadmm.imaging.result import DataWarning
@@ -126,7 +126,7 @@ def test_noise_of_the_simulation_has_the_asked_for_size(hu):
     assert 20 * torch.log10(clean.norm() / (noisy - clean).norm()) == pytest.approx(35, abs=0.01)
     assert not torch.equal(noisy, other)
     sigma = float((noisy - clean).std())
-    assert sigma < ct.noise_level(noisy) < 1.6 * sigma
+    assert sigma < sinograms.noise_level(noisy) < 1.6 * sigma
 
 
 @pytest.mark.slow
@@ -219,13 +219,13 @@ def test_a_sinogram_too_large_for_memory_stays_on_disk(sinogram_file, tmp_path, 
     np.testing.assert_allclose(mapped, loaded, atol=1e-4 * np.abs(loaded).max())
     monkeypatch.setattr(ct, "PIECE", 7)
     monkeypatch.setattr("smadmm.operators.radon.parallel.PIECE", 7)
-    rows = ct._read(read_sinogram(tmp_path / "big.npy", "0:180")[0], 2.0)
-    assert isinstance(rows, ct.Views) and isinstance(rows.stored, np.memmap)
+    rows = sinograms.read(read_sinogram(tmp_path / "big.npy", "0:180")[0], 2.0)
+    assert isinstance(rows, sinograms.Views) and isinstance(rows.stored, np.memmap)
     whole, radon = torch.from_numpy(stored["sinogram"]) / 2, Radon(SIZE, np.arange(VIEWS) * np.pi / VIEWS)
     x = radon.fbp(whole)
     torch.testing.assert_close(radon.fbp(rows), x, atol=1e-5, rtol=1e-4)
     expected = float((radon(x) - whole).norm() / whole.norm())
-    assert ct.residual(radon, rows, x) == pytest.approx(expected, rel=1e-5)
+    assert sinograms.residual(radon, rows, x) == pytest.approx(expected, rel=1e-5)
 
 
 def test_views_can_be_left_out(sinogram_file, tmp_path):
@@ -292,8 +292,8 @@ def test_noisy_data_start_from_a_smooth_image():
     """From the sharp one, noise of 20 dB looks like an image to the denoiser."""
     truth, found = abdomen_image(128), {}
     for decibel in (20.0, 60.0):
-        images = ct.BackProjections(half_turn(truth, 90), simulated(truth, 90, decibel)["sinogram"])
-        first = images.first(ct.noise_level(images.rows), 5 / 255)
+        images = sinograms.BackProjections(half_turn(truth, 90), simulated(truth, 90, decibel)["sinogram"])
+        first = images.first(sinograms.noise_level(images.rows), 5 / 255)
         found[decibel] = snr(truth, first), snr(truth, images[None])
     assert found[20.0][0] > found[20.0][1] + 5
     assert found[60.0][0] == found[60.0][1]
@@ -304,8 +304,8 @@ def test_the_noise_of_a_back_projection_is_known():
         radon = Radon(96, np.arange(80) * np.pi / 80, detectors, spacing=spacing)
         noise = torch.randn(80, detectors, generator=torch.Generator().manual_seed(1))
         for cut in (1.0, 0.25):
-            window = ct.window_of(cut)
-            assert ct.noise_gain(radon, window) == pytest.approx(float(radon.fbp(noise, window).std()), rel=0.15)
+            window = sinograms.window_of(cut)
+            assert sinograms.noise_gain(radon, window) == pytest.approx(float(radon.fbp(noise, window).std()), rel=0.15)
 
 
 def test_seconds_limit_a_run(slice_file, tmp_path):

@@ -15,7 +15,6 @@ added to the variance, and 1/variance is the weight.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -34,35 +33,39 @@ from tqdm import tqdm
 
 from smadmm.arguments import ArgumentError, one_of, positive
 from smadmm.imaging.metrics import snr, ssim
-from smadmm.imaging.pnp import METHODS, Method, posterior_weight, sinogram_noise, tomography
+from smadmm.imaging.pnp import METHODS, Method, posterior_weight, tomography
 from smadmm.imaging.priors import Prior, find_prior
 from smadmm.imaging.result import DataWarning, ImageResult
 from smadmm.imaging.simulation import refuse_noise
+from smadmm.imaging.sinograms import (
+    QUIETEST,
+    BackProjections,
+    Rows,
+    noise_level,
+    pieces,
+    read,
+    residual,
+    root_mean_square,
+    sample,
+    some,
+)
 from smadmm.io.files import atomic_write, output_folder, read_arrays, write_arrays
 from smadmm.losses.tomography import Tomography, Transmission
-from smadmm.operators.radon import Radon, hann, ramp
-from smadmm.operators.radon.filters import Window, angular_weights, filtered
+from smadmm.operators.radon import Radon
 from smadmm.running import History, Result, Stop, run
-from smadmm.sampling import Rng, stride
+from smadmm.sampling import stride
 from smadmm.solver import State
 
 EVERY = 5  # iterations between two rows of the curves
 ITERATIONS = 30
-IN_MEMORY = 2**28  # bytes of a sinogram that is read at once; larger ones stay on disk
-PIECE = 256  # views together
-TOP = 0.999  # the quantile that becomes 1
 OPAQUE = 20.0  # no detector sees photons behind such an attenuation
-MOST_NOISE = 2.5  # of the first image, in units of what the denoiser is made for
 LARGE_RESIDUAL = 0.1  # a relative residual that wants an explanation
-QUIETEST = 1e-3  # noise is never taken for less than this share of the sinogram (60 dB)
 MANY_VIEWS = 12  # from here on angles that all lie below 2 pi are suspicious
 BAD_FIT = (
     "the image explains the sinogram badly; check the angles, their unit and sense, which axis counts the views, "
     "the axis of rotation, and that values are line integrals -log(I/I0), not counts"
 )
 RADIANS = "all {0} angles lie below 2 pi: they are taken as degrees; convert radians by numpy.rad2deg"
-
-Rows = Any  # one sinogram: a tensor views x detectors, or `Views` of an array that is too large for memory
 
 
 def reconstruct(
@@ -151,7 +154,7 @@ def _each_slice(
             if number in finished:
                 bar.update(finished.rows[number]["iterations"])
                 continue
-            images = middle if number == count // 2 else BackProjections(scan.radon, _read(slices[number], scan.scale))
+            images = middle if number == count // 2 else BackProjections(scan.radon, read(slices[number], scan.scale))
             truth = None if truths is None else torch.from_numpy(np.asarray(truths[number], np.float32)) / scan.scale
             result, row = scan.solve(images, truth, start, finished.checkpoint(number), bar)
             finished.add(number, result, images, row)
@@ -196,33 +199,11 @@ def _sides(size: int | tuple[int, int] | None, truths: Any, span: float) -> tupl
     return int(height), int(width)
 
 
-class Views:
-    """A sinogram that is too large for memory, divided by the scale, read as views are asked for."""
-
-    def __init__(self, stored: Any, scale: float):
-        self.stored, self.scale, self.shape = stored, scale, tuple(stored.shape)
-
-    def __getitem__(self, key: Any) -> NDArray[np.float32]:
-        """[..., views, :] with sorted numbers of views, as the loss reads."""
-        rows: NDArray[np.float32] = np.asarray(self.stored[key[-2]], dtype=np.float32)
-        scaled: NDArray[np.float32] = rows / np.float32(self.scale)
-        return scaled
-
-
-def _read(stored: Any, scale: float) -> Rows:
-    """A slice in memory, or its views as they are asked for."""
-    if 4 * math.prod(stored.shape) > IN_MEMORY:
-        return Views(stored, scale)
-    if isinstance(stored, Tensor):
-        return stored.detach().cpu().to(torch.float32) / scale
-    return torch.from_numpy(np.array(stored[:], dtype=np.float32)) / scale
-
-
 def _checked_middle(slices: Any, radon: Radon) -> BackProjections:
     """The slice in the middle, after all slices were looked at."""
     middle = None
     for number in range(len(slices)):
-        rows = _read(slices[number], 1.0)
+        rows = read(slices[number], 1.0)
         refuse_bad_values(rows, f"slice {number}" if len(slices) > 1 else "the sinogram")
         middle = rows if number == len(slices) // 2 else middle
     return BackProjections(radon, middle)
@@ -231,8 +212,8 @@ def _checked_middle(slices: Any, radon: Radon) -> BackProjections:
 def refuse_bad_values(rows: Rows, name: str) -> None:
     """Values must be finite and not all the same."""
     low, high, bad = math.inf, -math.inf, 0
-    for numbers in _pieces(rows):
-        piece = _some(rows, numbers)
+    for numbers in pieces(rows):
+        piece = some(rows, numbers)
         finite = piece.isfinite()
         bad += int((~finite).sum())
         if bool(finite.any()):
@@ -247,7 +228,7 @@ def refuse_bad_values(rows: Rows, name: str) -> None:
 
 def _refuse_opaque(rows: Rows, scale: float) -> None:
     """Weights exp(-b) need b = -log(I/I0)."""
-    largest = scale * max(float(_some(rows, numbers).max()) for numbers in _pieces(rows))
+    largest = scale * max(float(some(rows, numbers).max()) for numbers in pieces(rows))
     if largest > OPAQUE:
         raise ArgumentError(
             "the sinogram reaches {0:g}, but {photons} needs one of -log(I/I0), which stays below {1:g}; rescale it or "
@@ -258,101 +239,6 @@ def _refuse_opaque(rows: Rows, scale: float) -> None:
 
 
 # --- one slice --------------------------------------------------------------------------------------------------------
-
-
-def _pieces(rows: Rows) -> list[NDArray[np.int64]]:
-    views = int(rows.shape[0])
-    return [np.arange(first, min(first + PIECE, views)) for first in range(0, views, PIECE)]
-
-
-def _some(rows: Rows, numbers: NDArray[np.int64]) -> Tensor:
-    return rows[torch.from_numpy(numbers)] if isinstance(rows, Tensor) else torch.from_numpy(rows[..., numbers, :])
-
-
-def _sample(rows: Rows) -> Tensor:
-    """At most PIECE of the views."""
-    views = int(rows.shape[0])
-    return _some(rows, np.unique(np.linspace(0, views - 1, min(views, PIECE)).astype(np.int64)))
-
-
-def residual(radon: Radon, rows: Rows, x: Tensor) -> float:
-    """|A x - b| / |b|."""
-    error = size = 0.0
-    for numbers in _pieces(rows):
-        b = _some(rows, numbers).to(x.device)
-        error += float((radon.forward_views(x, numbers) - b).double().square().sum())
-        size += float(b.double().square().sum())
-    return math.sqrt(error / size)
-
-
-def root_mean_square(rows: Rows) -> float:
-    """The size of a sinogram, from at most PIECE of its views."""
-    return float(_sample(rows).square().mean().sqrt())
-
-
-def noise_level(rows: Rows) -> float:
-    """The noise of a sinogram, from at most PIECE of its views."""
-    return max(sinogram_noise(_sample(rows)), QUIETEST * root_mean_square(rows))
-
-
-class BackProjections:
-    """Filtered back-projections of one sinogram, each filter computed once.
-
-    Filters are named by their cut: None is the ramp; a number is Hann's window up to that share of the largest
-    frequency.
-    """
-
-    CUTS = (None, *(2 ** (-n / 2) for n in range(9)))  # from sharp to smooth
-
-    def __init__(self, radon: Radon, rows: Rows):
-        self.radon, self.rows = radon, rows
-        self._done: dict[float | None, Tensor] = {}
-
-    def __getitem__(self, cut: float | None) -> Tensor:
-        if cut not in self._done:
-            self._done[cut] = self.radon.fbp(self.rows, window_of(cut))
-        return self._done[cut]
-
-    def divide(self, scale: float) -> None:
-        """Divide sinogram and images by the scale."""
-        if isinstance(self.rows, Views):
-            self.rows = Views(self.rows.stored, self.rows.scale * scale)
-        else:
-            self.rows = self.rows / scale
-        self._done = {cut: image / scale for cut, image in self._done.items()}
-
-    def largest(self) -> float:
-        """A robust largest value of the image."""
-        largest = float(np.quantile(self[1.0].numpy(), TOP))
-        if not largest > 0:
-            raise ValueError(
-                "the image has no positive values; check the sign of the sinogram, its angles and its axes"
-            )
-        return largest
-
-    def first(self, noise: float, sigma: float) -> Tensor:
-        """The sharpest image with noise of at most 2.5 sigma: a denoiser for sigma takes more for structure."""
-        quiet = (cut for cut in self.CUTS if noise * noise_gain(self.radon, window_of(cut)) <= MOST_NOISE * sigma)
-        return self[next(quiet, self.CUTS[-1])]
-
-    def fingerprint(self) -> str:
-        """Of some of the views."""
-        return hashlib.sha256(_sample(self.rows).contiguous().numpy().tobytes()).hexdigest()[:16]
-
-
-def window_of(cut: float | None) -> Window:
-    """The ramp alone (None), or Hann's window up to a share of the largest frequency."""
-    return ramp if cut is None else lambda f: hann((f / cut).clamp(max=1))
-
-
-def noise_gain(radon: Radon, window: Window) -> float:
-    """The noise of a filtered back-projection for white noise of level 1, measured with some of the views."""
-    weights = torch.from_numpy(angular_weights(radon.angles)).float()
-    numbers = np.unique(np.linspace(0, radon.views - 1, min(radon.views, 32)).astype(np.int64))
-    noise = torch.from_numpy(Rng(0, 0).standard_normal((len(numbers), radon.detectors), dtype=np.float32))
-    some = weights[numbers]
-    image = radon.adjoint_views(filtered(noise, radon.spacing, window) * some[:, None], numbers) * radon.spacing
-    return float(image.std(correction=0) * (weights.square().sum() / some.square().sum()).sqrt())
 
 
 @dataclass(frozen=True)
@@ -377,7 +263,7 @@ class Scan:
             return noise, None, noise
         counted, least = 1 / (self.scale**2 * self.photons), (QUIETEST * root_mean_square(rows)) ** 2
         noise, weights = math.sqrt(counted + least), Transmission(self.scale, least / counted)
-        return noise, weights, noise * math.sqrt(float((1 / weights(_sample(rows))).mean()))
+        return noise, weights, noise * math.sqrt(float((1 / weights(sample(rows))).mean()))
 
     def solve(
         self, images: BackProjections, truth: Tensor | None, start: Tensor | None, checkpoint: Path | None, bar: Any
