@@ -44,7 +44,7 @@ def content_of(path: Path) -> Content | None:
     if path.is_dir():
         return read_zarr(path) if is_zarr(path) else None
     if suffix == ".npz":
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:  # np.load leaves bad files open
             content = Content()
             for name in archive:
                 content.put(name, archive[name])

@@ -136,7 +136,7 @@ def _frames(field: Any, places: list[int]) -> Iterator[Field]:
     if not places:
         yield np.asarray(field, dtype=np.float64)
     elif places == [0]:
-        yield from (np.asarray(field[number], dtype=np.float64) for number in range(len(field)))
+        yield from (np.asarray(field[number], dtype=np.float64) for number in range(field.shape[0]))
     else:
         yield from np.moveaxis(np.asarray(field, dtype=np.float64), places[0], 0)
 

@@ -50,8 +50,8 @@ def _walk(h5py: Any, group: Any, prefix: str, seen: set[Any], broken: list[str])
             item = group[name]
         except (KeyError, OSError):
             link = group.get(name, getlink=True)
-            target = link.filename if isinstance(link, h5py.ExternalLink) else link.path
-            broken.append(f"{prefix}{name} -> {target}")
+            outside = isinstance(link, h5py.ExternalLink)  # told first: other links may lead through it
+            broken.insert(0 if outside else len(broken), f"{prefix}{name} -> {link.filename if outside else link.path}")
             continue
         where = h5py.h5o.get_info(item.id)
         if (where.fileno, where.addr) in seen:

@@ -26,8 +26,10 @@ from smadmm.arguments import ArgumentError
 BLOCK = 2**28  # bytes of slices that are read together, where slices lie across what is stored
 BENT = 0.5  # detectors
 AXES = ("slices", "views", "detectors")
-KINDS = {b"\x89HDF": "HDF5", b"II*\0": "TIFF", b"MM\0*": "TIFF", b"\x93NUMPY": "NPY", b"PK\x03\x04": "NPZ or ZIP",
-         b"MATLAB": "MATLAB", b"\x89PNG": "PNG", b"\xd0\xcf\x11\xe0": "TXRM or Office"}  # fmt: skip
+# how files begin, what they are then, and a part of the endings that say so
+KINDS = ((b"\x89HDF", "HDF5", ".h5 .hdf5 .hdf .nxs .mat"), (b"II*\0", "TIFF", ".tif .tiff"),
+         (b"MM\0*", "TIFF", ".tif .tiff"), (b"\x93NUMPY", "NPY", ".npy"), (b"PK\x03\x04", "NPZ", ".npz"),
+         (b"MATLAB", "MATLAB", ".mat"), (b"\x89PNG", "PNG", ""), (b"\xd0\xcf\x11\xe0", "TXRM", ""))  # fmt: skip
 
 Unit = Literal["auto", "degrees", "radians"]
 
@@ -48,26 +50,31 @@ def readable(path: Path) -> Iterator[None]:
     """Turn what a library raises into one sentence; a file of another kind than its name says is called that."""
     try:
         yield
-    except (ArgumentError, ImportError):
+    except (ArgumentError, ImportError, MemoryError):
         raise
     except Exception as error:  # libraries raise what they like on files they do not understand
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        begins = next((name for start, name in KINDS.items() if _begin(path).startswith(start)), None)
-        cure = f"it begins as {begins} files do: is it complete, and its ending right?" if begins else "is it complete?"
-        raise ScanError(path, f"cannot be read: {reason}", cure) from None
+        ours = reason.startswith(f"{path} ")  # a sentence on this file already
+        reason = reason.removeprefix(f"{path} ") if ours else f"cannot be read: {reason}"
+        raise ScanError(path, reason, _cure(path)) from None
+
+
+def _cure(path: Path) -> str:
+    """What a file that cannot be read may be, by its first bytes."""
+    try:
+        with path.open("rb") as file:
+            begin = file.read(8)
+    except OSError:
+        begin = b""
+    for start, name, endings in KINDS:
+        if begin.startswith(start) and path.suffix.lower() not in endings.split():
+            return f"it begins as {name} files do, so its ending may be wrong"
+    return "it may be incomplete or not what its ending says"
 
 
 def plain(text: str) -> str:
     """Text within a sentence of errors that is not taken for an argument."""
     return text.replace("{", "{{").replace("}", "}}")
-
-
-def _begin(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(8)
-    except OSError:
-        return b""
 
 
 @dataclass(frozen=True)

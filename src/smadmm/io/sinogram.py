@@ -150,8 +150,8 @@ def _normalised(sinogram: Sinogram, found: Found, told: tuple[str | None, str | 
     if air is not None:
         return from_air(sinogram, air)
     if found.flat is not None:
-        flats, darks = (1 if len(getattr(f, "shape", ())) < 3 else len(f) for f in (found.flat, found.dark))
-        note = f"{flats} flat and {0 if found.dark is None else darks} dark fields of the file used"
+        frames = [0 if f is None else f.shape[0] if len(f.shape) == 3 else 1 for f in (found.flat, found.dark)]
+        note = f"{frames[0]} flat and {frames[1]} dark fields of the file used"
         return from_fields(replace(sinogram, notes=(*sinogram.notes, note)), found.flat, found.dark)
     if found.counts or are_counts(sinogram.stored):
         raise ScanError(sinogram.path, f"holds counts ({sinogram.stored.dtype}) without flat fields", COUNTS_CURE)

@@ -14,6 +14,7 @@ from typing import Any
 
 from smadmm.extras import needs
 from smadmm.io.angles import named_unit, read_angles
+from smadmm.io.images import whole_tiff
 from smadmm.io.scan import Found, Frames, ScanError, readable
 
 FLAT = r"flat|white|bright|open|empty|(^|[_\-. ])(ff|ob|io|i0)([_\-. \d]|$)"
@@ -34,14 +35,14 @@ def _natural(path: Path) -> list[Any]:
 def pages_of(files: Sequence[Path]) -> Frames:
     """The pages of TIFF files of one size."""
     tifffile = needs("tifffile", "imaging", "TIFF files")
-    with tifffile.TiffFile(files[0]) as first:
+    with readable(files[0]), whole_tiff(), tifffile.TiffFile(files[0]) as first:
         shape, pages, dtype = first.pages[0].shape, len(first.pages), first.pages[0].dtype
     if len(shape) != 2:
         raise ScanError(files[0], f"has pages of shape {shape}", "give gray projections, rows x columns")
 
     def read(number: int) -> Any:
         file, page = divmod(number, pages)
-        with readable(files[file]):
+        with readable(files[file]), whole_tiff():
             frame = tifffile.imread(files[file], key=page)
         if frame.shape != shape:
             raise ScanError(files[file], f"is {frame.shape}, but {files[0].name} is {shape}", "remove it")

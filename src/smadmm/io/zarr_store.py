@@ -19,7 +19,7 @@ def is_zarr(folder: Path) -> bool:
 def read_zarr(folder: Path) -> Content:
     """The arrays of a store, not read yet."""
     zarr = needs("zarr", "formats", "Zarr stores")
-    content, root = Content(), zarr.open(str(folder), mode="r")
+    content, root = Content(), zarr.open(store=str(folder), mode="r")
     if isinstance(root, zarr.Array):
         content.arrays["data"], content.attributes["data"] = root, dict(root.attrs)
     else:
