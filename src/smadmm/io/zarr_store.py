@@ -30,7 +30,7 @@ def read_zarr(folder: Path) -> Content:
 def _walk(group: Any, prefix: str, content: Content) -> None:
     for name, value in dict(group.attrs).items():
         content.put(f"{prefix}{name}", value)
-    for name, array in sorted(group.arrays()):
+    for name, array in sorted(group.arrays(), key=lambda item: item[0]):
         content.put(prefix + name, array[...] if array.size == 1 else array)
         content.attributes[prefix + name] = dict(array.attrs)
     for name, child in sorted(group.groups(), key=lambda item: item[0]):
