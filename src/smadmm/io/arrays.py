@@ -54,15 +54,12 @@ def content_of(path: Path) -> Content | None:
     return read_matlab(path) if suffix == ".mat" else None
 
 
-def arrays_of(path: Path, names: tuple[str, ...]) -> Any:
-    """The array of a file with named arrays, or the one with one of these names where it holds several."""
-    content = content_of(path)
-    if content is None:
-        return None
+def only(path: Path, content: Content, names: tuple[str, ...]) -> str:
+    """The array of a file, or the one with one of these names where it holds several."""
     found = [key for key in content.arrays if len(content.arrays) == 1 or _last(key) in names]
-    if not found:
-        raise ScanError(path, f"has no array named {', '.join(names)}; it has {', '.join(sorted(content.arrays))}")
-    return content.arrays[found[0]]
+    if len(found) != 1:
+        raise _refused(path, content, f"has {len(found) or 'no'} array named {', '.join(names)}")
+    return found[0]
 
 
 def _last(name: str) -> str:
@@ -71,8 +68,8 @@ def _last(name: str) -> str:
 
 def measurement(path: Path, content: Content, array: str | None, views: int | None) -> Found:
     """The array to reconstruct from, and what belongs to it; views: the number of angles that are given."""
-    for key in (name for name in content.arrays if _last(name) == "image_key" and array is None):
-        if found := _nxtomo(path, content, key):
+    for key in (name for name in content.arrays if _last(name) == "image_key"):
+        if found := _nxtomo(path, content, key, array):
             return found
     name = _chosen(path, content, array, views)
     stored, angle_name = content.arrays[name], _angle_name(content, name)
@@ -119,15 +116,16 @@ def _angle_name(content: Content, name: str) -> str | None:
     names = [key for key, array in content.arrays.items() if _is_angles(key, array)]
 
     def rank(key: str) -> tuple[Any, ...]:
-        usual = [place for place, word in enumerate(ANGLE_KEYS) if _last(key).startswith(word)]
         fits = math.prod(content.arrays[key].shape) in shape
-        return not fits, not _group(key).startswith(_group(name)), _last(key) not in ANGLE_KEYS, usual, key
+        usual = ANGLE_KEYS.index(_last(key)) if _last(key) in ANGLE_KEYS else len(ANGLE_KEYS)
+        return not fits, not _group(key).startswith(_group(name)), usual, key
 
     return min(names, key=rank, default=None)
 
 
 def _is_angles(name: str, array: Any) -> bool:
-    return _last(name).startswith(ANGLE_KEYS) and math.prod(array.shape) == max(array.shape, default=0)
+    named = re.search(r"^(angle|theta|rotation_angle)|(angles?|thetas?)$", _last(name))
+    return named is not None and math.prod(array.shape) == max(array.shape, default=0)
 
 
 def _chosen(path: Path, content: Content, array: str | None, views: int | None) -> str:
@@ -176,17 +174,19 @@ def _refused(path: Path, content: Content, reason: str) -> ScanError:
 # --- NeXus ------------------------------------------------------------------------------------------------------------
 
 
-def _nxtomo(path: Path, content: Content, key: str) -> Found | None:
+def _nxtomo(path: Path, content: Content, key: str, array: str | None) -> Found | None:
     """The projections, fields and angles among all frames; None: there is no array of frames."""
     kinds = np.asarray(content.arrays[key][...]).ravel()
     stacks = [
         name
         for name, value in content.arrays.items()
-        if len(value.shape) == 3 and len(kinds) == value.shape[0] and _last(name) not in OTHER_NAMES
+        if len(value.shape) == 3 and len(kinds) == value.shape[0] and array in (None, name, _last(name))
     ]
     best = [name for name in stacks if _group(name) == _group(key)] or stacks
     if not best:
         return None
+    if len(best) > 1:
+        raise _refused(path, content, f"has {len(best)} arrays of {len(kinds)} frames")
     name, turns = best[0], [n for n in content.arrays if _last(n) == "rotation_angle"]
     check_readable(path, name, content.arrays[name])
     stored, frames = content.arrays[name], np.flatnonzero(kinds == PROJECTION)

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smadmm.arguments import ArgumentError, positive
-from smadmm.io.arrays import DARK_NAMES, FLAT_NAMES, arrays_of
+from smadmm.arguments import ArgumentError
+from smadmm.io.arrays import DARK_NAMES, FLAT_NAMES, content_of, only
 from smadmm.io.images import read_tiff
-from smadmm.io.scan import ScanError, Sinogram, plain, readable
+from smadmm.io.scan import Sinogram, plain, readable
 from smadmm.io.tiff_folder import pages_of, tiff_files
 
 FEWEST_FRAMES = 3  # of a flat field to see its scatter
@@ -31,7 +31,7 @@ MOST_DEAD = 0.1  # of the detectors
 LEAST_TRANSMISSION = 1e-4
 COUNTED = 50  # whole numbers up to such a one, or more, are counts
 
-Field = NDArray[np.float64]
+Field = Any  # an array of numbers, or anything with a shape that is read by indexing
 
 
 class Attenuation:
@@ -39,7 +39,7 @@ class Attenuation:
 
     dtype = np.dtype(np.float32)
 
-    def __init__(self, counts: Any, open_beam: Field, dark: Field, least: float):
+    def __init__(self, counts: Any, open_beam: NDArray[np.float64], dark: NDArray[np.float64], least: float):
         self.counts, self.shape, self.least = counts, tuple(counts.shape), least
         self.open_beam, self.dark = np.broadcast_to(open_beam, self.shape), np.broadcast_to(dark, self.shape)
 
@@ -58,37 +58,24 @@ class Attenuation:
 
 
 def are_counts(stored: Any) -> bool:
-    """Whether the first piece of an array holds whole numbers, as large as counts are."""
+    """Whether pieces of an array hold whole numbers, as large as counts are; views along the pixels may, too."""
     if stored.dtype.kind in "iu":
         return True
-    piece = np.asarray(stored[0])
-    with np.errstate(invalid="ignore"):
-        return bool(piece.min() >= 0 and piece.max() >= COUNTED and (piece == np.rint(piece)).all())
+    length = stored.shape[0]
+    pieces = [np.asarray(stored[number]) for number in (length // 7, length // 3, length - 1)]
+    return all((p >= 0).all() and (p == np.rint(p)).all() for p in pieces) and max(p.max() for p in pieces) >= COUNTED
 
 
-def from_counts(counts: Sinogram, flat: str, dark: str | None = None) -> Sinogram:
-    """The sinogram of counts, by files of the flat and the dark field: one view, or frames that are averaged."""
-    light, no_light = _file("flat", flat, FLAT_NAMES), None if dark is None else _file("dark", dark, DARK_NAMES)
-    return from_fields(counts, light, no_light, ("{flat} " + plain(flat), "{dark} " + plain(str(dark))))
+def from_counts(counts: Sinogram, flat: Field | str, dark: Field | str | None) -> Sinogram:
+    """The sinogram of counts, by their flat and dark (None: 0) fields: arrays, or files of them.
 
-
-def from_air(counts: Sinogram, air: float) -> Sinogram:
-    """The sinogram of counts, by their number without object."""
-    positive(air=air)
-    return from_fields(counts, np.array(float(air)), None)
-
-
-def from_fields(
-    counts: Sinogram, flat: Any, dark: Any, names: tuple[str, str] = ("its flat field", "its dark field")
-) -> Sinogram:
-    """The sinogram of counts by arrays of their flat and dark (None: 0) fields; names: of these, for errors."""
+    A field is one number, one view, or frames of a view, which are averaged.
+    """
     axis, shape = counts.axes[1], counts.stored.shape
     view = tuple(n for i, n in enumerate(shape) if i != axis)
-    with readable(counts.path):
-        light, scatter = _mean(names[0], flat, view, axis)
-        no_light = np.zeros(view) if dark is None else _mean(names[1], dark, view, axis)[0]
-    beam = light - no_light
-    dead = ~(beam > 0)
+    light, scatter = _mean(counts.path, "flat", flat, view, axis)
+    no_light = np.zeros(view) if dark is None else _mean(counts.path, "dark", dark, view, axis)[0]
+    dead = ~(light > no_light)
     if dead.sum() > MOST_DEAD * dead.size:
         raise ArgumentError(
             "the flat field is not above the dark one in {0} of {1} detectors; check {flat} and {dark}, or repair "
@@ -96,43 +83,52 @@ def from_fields(
             int(dead.sum()),
             dead.size,
         )
-    full, beam = float(np.median(beam[~dead])), np.where(dead, 1.0, beam)
-    note = f"counts divided by a flat field of {full:.4g} counts above the dark field"
-    notes, lost = (*counts.notes, note), None
+    full, beam = float(np.median((light - no_light)[~dead])), np.where(dead, 1.0, light - no_light)
+    notes, lost = (*counts.notes, f"counts divided by a flat field of {full:.4g} counts above the dark field"), None
     if dead.any():
         slices = counts.axes[0]
         lost = dead[None] if slices is None else dead if slices < counts.axes[2] else dead.T
         notes = (*notes, f"{int(dead.sum())} detectors never saw light; their neighbours stand in for them")
     least = 0.5 if are_counts(counts.stored) else LEAST_TRANSMISSION * full
     fields = [np.broadcast_to(np.expand_dims(field, axis), shape) for field in (beam, no_light)]
-    photons = None
-    if scatter is not None and (seen := scatter[~dead] / np.maximum(light[~dead], 1e-30)).any():
-        photons = full / float(np.median(seen))
+    photons = None if scatter is None else _photons(scatter[~dead], (light - no_light)[~dead])
     return replace(counts, stored=Attenuation(counts.stored, fields[0], fields[1], least), notes=notes, dead=lost,
                    photons=photons, raw=(counts.stored, *fields))  # fmt: skip
 
 
-def _mean(name: str, field: Any, view: tuple[int, ...], axis: int) -> tuple[Field, Field | None]:
+def _photons(variance: Field, beam: Field) -> float | None:
+    gain = float(np.median(variance / beam))
+    return float(np.median(beam)) / gain if gain > 0 else None
+
+
+def _mean(
+    path: Path, name: str, field: Any, view: tuple[int, ...], axis: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
     """A field, and the variance of its frames where there are enough of them."""
+    told = f"the {name} field of {plain(str(path))}"
+    if isinstance(field, str):
+        told, path = "{" + name + "} " + plain(field), Path(field)
+        field = _file(name, path)
     if math.prod(field.shape) == 1:
         field = np.broadcast_to(np.asarray(field, dtype=np.float64).ravel()[0], view)
     places = [place for place in sorted({0, axis}) if np.delete(field.shape, place).tolist() == list(view)]
     if len(places) > 1:
         raise ArgumentError(
-            name + " has as many frames as the volume has slices, so that their axes cannot be told apart; give the "
+            told + " has as many frames as the volume has slices, so that their axes cannot be told apart; give the "
             "mean of the frames"
         )
     if not places and tuple(field.shape) != view:
         needed, got = (" x ".join(map(str, shape)) for shape in (view, field.shape))
-        raise ArgumentError(name + " is {0}, but a view is {1}; give one view or frames of it", got, needed)
-    mean, variance = _moments(_frames(field, places))
+        raise ArgumentError(told + " is {0}, but a view is {1}; give one view or frames of it", got, needed)
+    with readable(path):
+        mean, variance = _moments(_frames(field, places))
     bad = int((~np.isfinite(mean)).sum())
     if bad:
-        raise ArgumentError(name + " has {0} values that are not finite; repair it", bad)
+        raise ArgumentError(told + " has {0} values that are not finite; repair it", bad)
     return mean, variance
 
 
-def _frames(field: Any, places: list[int]) -> Iterator[Field]:
+def _frames(field: Any, places: list[int]) -> Iterator[NDArray[np.float64]]:
     if not places:
         yield np.asarray(field, dtype=np.float64)
     elif places == [0]:
@@ -141,7 +137,7 @@ def _frames(field: Any, places: list[int]) -> Iterator[Field]:
         yield from np.moveaxis(np.asarray(field, dtype=np.float64), places[0], 0)
 
 
-def _moments(frames: Iterable[Field]) -> tuple[Field, Field | None]:
+def _moments(frames: Iterable[NDArray[np.float64]]) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
     """The mean of frames; their variance, each frame divided by its size, where they are enough."""
     count, mean, even, squares = 0, np.zeros(()), np.zeros(()), np.zeros(())
     first = 1.0
@@ -159,19 +155,17 @@ def _moments(frames: Iterable[Field]) -> tuple[Field, Field | None]:
     return mean, squares / freedom / (1 - 2 / (9 * freedom)) ** 3
 
 
-def _file(name: str, file: str, names: tuple[str, ...]) -> Any:
+def _file(name: str, path: Path) -> Any:
     """The array of a file of a field."""
-    path = Path(file)
     if not path.exists():
-        raise ArgumentError("{" + name + "}: there is no file {0!r}", file)
+        raise ArgumentError("{" + name + "}: there is no file {0!r}", str(path))
     with readable(path):
-        array = arrays_of(path, names)
-        if array is None and path.suffix.lower() == ".npy":
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-        elif array is None and path.suffix.lower() in (".tif", ".tiff"):
-            array = read_tiff(path, mapped=True)
-        elif array is None and path.is_dir():
-            array = pages_of(tiff_files(path))
-        if array is None:
-            raise ScanError(path, "is not a field of counts", "give NPY, NPZ, HDF5, MATLAB, Zarr or TIFF")
-        return array
+        content = content_of(path)
+        if content is not None:
+            names = FLAT_NAMES if name == "flat" else DARK_NAMES
+            return content.arrays[only(path, content, names)]
+        if path.is_dir():
+            return pages_of(tiff_files(path))
+        if path.suffix.lower() == ".npy":
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        return read_tiff(path, mapped=True)

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from smadmm.extras import needs
-from smadmm.io.scan import Content, ScanError
+from smadmm.io.scan import NUMBERS, Content, ScanError
 
 HDF5 = (".h5", ".hdf5", ".hdf", ".he5", ".nxs", ".nx", ".nexus", ".cxi")
-SMALL = 64  # values that are read at once: numbers and texts
 
 
 def read_hdf5(path: Path) -> Content:
@@ -26,10 +25,12 @@ def read_hdf5(path: Path) -> Content:
     content = Content()
     for name, item in _walk(h5py, h5py.File(path, "r"), "", set(), content.broken):
         content.values |= {f"{name}/{key}": value for key, value in _short(item.attrs).items()}
-        if isinstance(item, h5py.Dataset):
+        if isinstance(item, h5py.Dataset) and item.size:
             content.attributes[name] = dict(item.attrs)
-            text_or_number = item.size == 1 or item.dtype.kind in "OSU"
-            content.put(name, item[()] if text_or_number and item.size <= SMALL else item)
+            if item.dtype.kind in NUMBERS and item.size > 1:
+                content.arrays[name] = item
+            elif item.size == 1:
+                content.put(name, item[()])
     return content
 
 

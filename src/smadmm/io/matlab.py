@@ -47,7 +47,10 @@ def read_matlab(path: Path) -> Content:
         for name, value in whole.arrays.items():
             if not name.startswith(INTERNAL):
                 text = whole.attribute(name, "MATLAB_class") == "char"
-                content.put(name, "".join(map(chr, np.asarray(value).ravel())) if text else _turned(value))
+                if text:
+                    content.values[name] = "".join(map(chr, np.asarray(value).ravel()))
+                else:
+                    content.arrays[name] = _turned(value)
         content.values |= {n: v for n, v in whole.values.items() if not n.startswith(INTERNAL) and "MATLAB_" not in n}
         return content
     io = needs("scipy.io", "imaging", "MATLAB files")

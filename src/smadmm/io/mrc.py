@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from smadmm.extras import needs
 from smadmm.io.scan import Found, ScanError
 
-MRC = (".mrc", ".mrcs", ".st", ".ali", ".rec", ".map")
+MRC = (".mrc", ".mrcs", ".st", ".ali")
 OFF = 1.0  # degrees that the tilt axis may lean
 
 

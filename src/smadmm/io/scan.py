@@ -25,6 +25,7 @@ from smadmm.arguments import ArgumentError
 
 BLOCK = 2**28  # bytes of slices that are read together, where slices lie across what is stored
 BENT = 0.5  # detectors
+NUMBERS = "iufb"  # kinds of arrays
 AXES = ("slices", "views", "detectors")
 # how files begin, what they are then, and a part of the endings that say so
 KINDS = ((b"\x89HDF", "HDF5", ".h5 .hdf5 .hdf .nxs .mat"), (b"II*\0", "TIFF", ".tif .tiff"),
@@ -102,13 +103,13 @@ class Fan:
 def fan_of(values: Mapping[str, Any]) -> Fan | None:
     """The geometry among named values, such as distanceSourceOrigin; None: none is written, or it is parallel."""
     named = {re.sub(r"[^a-z]", "", name.rsplit("/", 1)[-1].lower()): value for name, value in values.items()}
-    kind = str(next((value for name, value in named.items() if name in ("geometrytype", "geometry", "beam")), ""))
+    kind = " ".join(str(named.get(name, "")) for name in ("geometrytype", "geometry", "beam", "type"))
     numbers = {name: float(value) for name, value in named.items() if isinstance(value, (int, float))}
 
     def length(pattern: str) -> float | None:
         return next((value for name, value in numbers.items() if re.search(pattern, name)), None)
 
-    axis = length(r"source(to)?(origin|axis|object|rotation|isocent)|^(dso|sod)$")
+    axis = length(r"source(to)?(origin|axis|object|rotation|isocent)|originsource|^(dso|sod)$")
     detector = length(r"source(to)?detector|^(dsd|sdd)$")
     behind = length(r"(origin|axis|object)(to)?detector|^(dod|odd)$")
     if detector is None and axis is not None and behind is not None:
@@ -138,10 +139,9 @@ class Content:
         """Sort a value in: an array, a number or a text."""
         if isinstance(value, (str, bytes, int, float, np.number)):
             self.values[name] = _text(value) if isinstance(value, (str, bytes)) else float(value)
-        elif isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "iufSUO":
-            if not isinstance(value.item(), Mapping):
-                self.put(name, value.item())
-        elif value is not None and getattr(value, "dtype", None) is not None and value.dtype.kind in "iufb":
+        elif isinstance(value, np.ndarray) and value.size == 1 and isinstance(value.item(), (str, bytes, int, float)):
+            self.put(name, value.item())
+        elif isinstance(value, np.ndarray) and value.dtype.kind in NUMBERS:
             self.arrays[name] = value
 
 
@@ -198,6 +198,9 @@ class Sinogram:
 
     def __getitem__(self, number: int) -> Any:
         """One slice, views x detectors; not read yet where the file allows it."""
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"there are {len(self)} slices, got {number}")
+        number %= len(self)
         values = self._slice(self.stored, number)
         if self.dead is None or not self.dead[number].any():
             return values

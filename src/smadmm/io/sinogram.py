@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smadmm.arguments import ArgumentError, one_of
+from smadmm.arguments import ArgumentError, one_of, positive
 from smadmm.io import dicom
 from smadmm.io.angles import in_degrees, read_angles, read_range
 from smadmm.io.arrays import ANGLE_KEYS, SINOGRAM_KEYS, content_of, measurement
-from smadmm.io.counts import are_counts, from_air, from_counts, from_fields
+from smadmm.io.counts import are_counts, from_counts
 from smadmm.io.hdf5 import HDF5
 from smadmm.io.images import read_tiff
 from smadmm.io.mrc import MRC, read_mrc
@@ -32,8 +32,7 @@ SINOGRAMS = (".npy", ".npz", *HDF5, ".tif", ".tiff", ".mat", *MRC)
 NO_ANGLES = "give {angles} as a file (one number per view) or a range of degrees, such as 0:180"
 AXES_CURE = "say what they are, in the file's order, such as {axes} slices,views,detectors"
 COUNTS_CURE = (
-    "give the counts of an unattenuated ray, such as {air} 47000, or a {flat} field; save line integrals as "
-    "floating-point numbers"
+    "give those of an unattenuated ray, such as {air} 47000, or a {flat} field (line integrals are no whole numbers)"
 )
 
 
@@ -66,6 +65,7 @@ def read_sinogram(
         raise ArgumentError("{dark} needs the counts without object, too; add {flat} FILE")
     if air is not None and flat is not None:
         raise ArgumentError("{air} and {flat} both tell the counts without object; give one of them")
+    positive(air=air)
     span = None if angles is None else read_range(angles)
     given = None if angles is None or span is not None else read_angles(angles, 0)
     with readable(path):
@@ -145,14 +145,13 @@ def _sinogram(
 def _normalised(sinogram: Sinogram, found: Found, told: tuple[str | None, str | None, float | None]) -> Sinogram:
     """Line integrals of counts, by what the caller tells or the file holds; counts without either are refused."""
     flat, dark, air = told
-    if flat is not None:
-        return from_counts(sinogram, flat, dark)
-    if air is not None:
-        return from_air(sinogram, air)
+    no_light = found.dark if dark is None else dark
+    if flat is not None or air is not None:
+        return from_counts(sinogram, np.array(air) if flat is None else flat, no_light)
     if found.flat is not None:
         frames = [0 if f is None else f.shape[0] if len(f.shape) == 3 else 1 for f in (found.flat, found.dark)]
         note = f"{frames[0]} flat and {frames[1]} dark fields of the file used"
-        return from_fields(replace(sinogram, notes=(*sinogram.notes, note)), found.flat, found.dark)
+        return from_counts(replace(sinogram, notes=(*sinogram.notes, note)), found.flat, no_light)
     if found.counts or are_counts(sinogram.stored):
         raise ScanError(sinogram.path, f"holds counts ({sinogram.stored.dtype}) without flat fields", COUNTS_CURE)
     return sinogram

@@ -17,8 +17,8 @@ from smadmm.io.angles import named_unit, read_angles
 from smadmm.io.images import whole_tiff
 from smadmm.io.scan import Found, Frames, ScanError, readable
 
-FLAT = r"flat|white|bright|open|empty|(^|[_\-. ])(ff|ob|io|i0)([_\-. \d]|$)"
-DARK = r"dark|offset|bias|(^|[_\-. ])(df|di|dc)([_\-. \d]|$)"
+FLAT = r"flat|white|(^|[_\-. ])(bright|open|empty|ff|ob|io|i0)([_\-. \d]|$)"
+DARK = r"dark|(^|[_\-. ])(offset|bias|df|di|dc)([_\-. \d]|$)"
 ANGLES = r"(angle|theta|rotation).*\.(txt|csv|dat|npy)$"
 
 

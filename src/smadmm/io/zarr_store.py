@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from smadmm.extras import needs
-from smadmm.io.scan import Content
+from smadmm.io.scan import NUMBERS, Content
 
 MARKS = (".zarray", ".zgroup", "zarr.json")
 
@@ -31,7 +31,10 @@ def _walk(group: Any, prefix: str, content: Content) -> None:
     for name, value in dict(group.attrs).items():
         content.put(f"{prefix}{name}", value)
     for name, array in sorted(group.arrays(), key=lambda item: item[0]):
-        content.put(prefix + name, array[...] if array.size == 1 else array)
+        if array.size == 1:
+            content.put(prefix + name, array[...])
+        elif array.dtype.kind in NUMBERS:
+            content.arrays[prefix + name] = array
         content.attributes[prefix + name] = dict(array.attrs)
     for name, child in sorted(group.groups(), key=lambda item: item[0]):
         _walk(child, f"{prefix}{name}/", content)
