@@ -85,6 +85,17 @@ def test_data_exchange(tmp_path, measured):
     np.testing.assert_array_equal(few[2], found[2][::2])
 
 
+def test_photons_are_those_of_the_flat_fields(tmp_path):
+    """2.5 numbers per photon, 9000 photons, and a beam that flickers."""
+    rng = np.random.default_rng(0)
+    flats = 2.5 * rng.poisson(9000 * rng.uniform(0.9, 1.1, (10, 1)), (10, 2000)) + 30
+    np.savez(tmp_path / "a.npz", data=flats[:8], angles=DEGREES, flat=flats[:, None], dark=np.full(2000, 30.0))
+    with pytest.raises(ValueError, match="the flat field of .*a.npz is 10 x 1 x 2000, but a view is 2000"):
+        read_sinogram(tmp_path / "a.npz")
+    np.savez(tmp_path / "a.npz", data=flats[:8], angles=DEGREES, flat=flats, dark=np.full(2000, 30.0))
+    assert read_sinogram(tmp_path / "a.npz").photons == pytest.approx(9000, rel=0.05)
+
+
 def test_counts_without_flat_fields_are_refused_with_the_cure(tmp_path, measured):
     with h5py.File(exchange(tmp_path / "a.h5", measured), "r+") as file:
         del file["exchange/data_white"]
