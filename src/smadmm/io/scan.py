@@ -86,7 +86,6 @@ class Fan:
     source_to_detector: float | None = None
     spacing: float | None = None
     unit: str = ""
-    curved: bool = False
 
     def bend(self, detectors: int) -> float:
         """How many detectors the outer rays are off parallel ones."""
@@ -268,7 +267,7 @@ class Blocks:
         self.length = max(1, BLOCK // one) if axis else chunks[0]
         if self.length > chunks[axis]:
             self.length -= self.length % chunks[axis]
-        self.first, self.block = 0, np.empty((0,))
+        self.first, self.block = 0, np.empty(0)
 
     def __getitem__(self, key: Any) -> Any:
         number = key[self.axis] if isinstance(key, tuple) and len(key) == len(self.shape) else None
@@ -278,5 +277,6 @@ class Blocks:
             first = int(number) - int(number) % self.length
             some = list(key)
             some[self.axis] = slice(first, min(first + self.length, self.shape[self.axis]))
+            self.block = np.empty(0)  # two blocks would be twice the memory
             self.first, self.block = first, np.asarray(self.stored[tuple(some)])
         return self.block.take(int(number) - self.first, self.axis)
