@@ -84,14 +84,16 @@ def from_counts(counts: Sinogram, flat: Field | str, dark: Field | str | None) -
             dead.size,
         )
     full, beam = float(np.median((light - no_light)[~dead])), np.where(dead, 1.0, light - no_light)
-    notes, lost = (*counts.notes, f"counts divided by a flat field of {full:.4g} counts above the dark field"), None
+    photons = None if scatter is None else _photons(scatter[~dead], (light - no_light)[~dead])
+    note = f"counts divided by a flat field of {full:.4g} counts above the dark field"
+    note += "" if photons is None else f", whose frames scatter as {photons:.3g} photons do"
+    notes, lost = (*counts.notes, note), None
     if dead.any():
         slices = counts.axes[0]
         lost = dead[None] if slices is None else dead if slices < counts.axes[2] else dead.T
         notes = (*notes, f"{int(dead.sum())} detectors never saw light; their neighbours stand in for them")
     least = 0.5 if are_counts(counts.stored) else LEAST_TRANSMISSION * full
     fields = [np.broadcast_to(np.expand_dims(field, axis), shape) for field in (beam, no_light)]
-    photons = None if scatter is None else _photons(scatter[~dead], (light - no_light)[~dead])
     return replace(counts, stored=Attenuation(counts.stored, fields[0], fields[1], least), notes=notes, dead=lost,
                    photons=photons, raw=(counts.stored, *fields))  # fmt: skip
 
