@@ -9,7 +9,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the backgro
 # files that cannot do without a library; where it is missing, as it is beside the core alone, they are left out
 LIBRARIES = {
     "cvxpy": ["answers", "proxes"],
-    "h5py": ["images", "phase", "reconstruct", "retrieve", "tomography"],
+    "h5py": ["images", "phase", "scans", "reconstruct", "retrieve", "tomography"],
     "numba": ["denoisers_ridge", "radon"],
     "PIL": ["experiment_phase"],
     "safetensors": [

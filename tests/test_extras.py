@@ -13,9 +13,10 @@ from smadmm.io.phantoms import abdomen
 
 LEARN = ("sklearn", "scipy", "numba", "llvmlite", "pooch", "threadpoolctl")
 IMAGING = ("skimage", "scipy", "numba", "llvmlite", "safetensors", "pydicom", "h5py", "tifffile", "PIL")
+FORMATS = ("hdf5plugin", "mrcfile", "zarr")
 PLOT = ("matplotlib",)
 CLI = ("typer", "rich")
-EVERYTHING = (*LEARN, *IMAGING, *PLOT, *CLI, "pandas", "bm3d")
+EVERYTHING = (*LEARN, *IMAGING, *FORMATS, *PLOT, *CLI, "pandas", "bm3d")
 FIGURES = "figure.png and curves.png need matplotlib: pip install 'smadmm[plot]'"
 
 
@@ -91,6 +92,9 @@ CORE_ALONE = {
     "from smadmm.io.images import read_slices; read_slices(Path('a.dcm'))": ("pydicom", "imaging"),
     "from smadmm.io.images import read_images; read_images([Path('a.png')])": ("Pillow", "imaging"),
     "from smadmm.io.sinogram import read_sinogram; read_sinogram(Path('a.h5'))": ("h5py", "imaging"),
+    "from smadmm.io.sinogram import read_sinogram; read_sinogram(Path('a.mrc'))": ("mrcfile", "formats"),
+    "from smadmm.io.sinogram import read_sinogram; read_sinogram(Path('a.zarr'))": ("zarr", "formats"),
+    "from smadmm.io.sinogram import read_sinogram; read_sinogram(Path('a.mat'))": ("scipy", "imaging"),
     "from smadmm.io.patterns import read_patterns; read_patterns(Path('a.h5'))": ("h5py", "imaging"),
     "from smadmm.imaging.metrics import ssim; ssim(torch.eye(9), torch.eye(9))": ("scikit-image", "imaging"),
     "smadmm.History({'sfo': [1], 'objective': [1]}).plot()": ("matplotlib", "plot"),
@@ -101,7 +105,8 @@ CORE_ALONE = {
 
 @pytest.mark.command
 def test_the_core_alone_says_what_to_install(tmp_path):
-    for name in ("rows", "a.png", "a.tif", "a.dcm", "a.h5"):
+    (tmp_path / "a.zarr").mkdir()
+    for name in ("rows", "a.png", "a.tif", "a.dcm", "a.h5", "a.mrc", "a.mat", "a.zarr/.zgroup"):
         (tmp_path / name).write_bytes(b"+1 1:1\n")
     code = f"""
 import json, os

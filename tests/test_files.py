@@ -59,7 +59,7 @@ def calls(file):
         of = getattr(getattr(node.func, "value", None), "id", "")
         if name in ("read_text", "write_text"):
             yield node, name, name[0]
-        elif name == "open" and of not in ("Pillow", "os"):
+        elif name == "open" and of not in ("Pillow", "os", "zarr"):
             place = 0 if isinstance(node.func, ast.Attribute) else 1  # path.open(mode), open(path, mode)
             mode = node.args[place] if len(node.args) > place else ast.Constant("r")
             yield node, name, ast.literal_eval(mode)

@@ -240,8 +240,9 @@ def test_a_volume_is_read_in_every_order_of_its_axes(tmp_path, volume, axes, end
 def test_files_stay_on_disk(tmp_path, volume):
     for ending, kind in ((".npy", np.memmap), (".tif", np.memmap), (".h5", h5py.Dataset)):
         one = read_sinogram(write(tmp_path / f"one{ending}", volume[0]), "0:180")
-        many = read_sinogram(write(tmp_path / f"many{ending}", volume), "0:180")
-        assert isinstance(one[0], kind) and isinstance(many.stored, kind)
+        many = read_sinogram(write(tmp_path / f"many{ending}", volume), "0:180", axes="slices,views,detectors")
+        stored = many.stored.stored if ending == ".h5" else many.stored
+        assert isinstance(one[0], kind) and isinstance(stored, kind)
     turned = read_sinogram(write(tmp_path / "turned.npy", volume[0].T.copy()), str(_angles(tmp_path)))
     assert isinstance(turned[0], np.memmap)
     x = torch.rand(8, 8, generator=torch.Generator().manual_seed(0))
@@ -256,10 +257,25 @@ def _angles(folder):
     return folder / "angles.txt"
 
 
-def test_equal_sizes_are_taken_in_the_usual_order(tmp_path):
+def test_equal_sizes_follow_the_format_or_are_asked_for(tmp_path, volume):
     cube = np.random.default_rng(0).random((4, 4, 4))
-    plain = read_sinogram(write(tmp_path / "cube.npy", cube), "0:180")
-    np.testing.assert_array_equal(plain[1], cube[1])  # slices first
+    path = write(tmp_path / "cube.npy", cube)
+    np.save(tmp_path / "four.npy", np.arange(4) * 45.0)
+    for angles, why in (
+        ("0:180", "a range of angles does not tell"),
+        (str(tmp_path / "four.npy"), "more than one is 4"),
+    ):
+        with pytest.raises(ValueError, match=f"is 4 x 4 x 4, and {why}.*such as axes slices,views,detectors"):
+            read_sinogram(path, angles)
+    for axes, expected in (("slices,views,detectors", cube[1]), ("views,slices,detectors", cube[:, 1]),
+                           ("detectors,views,slices", cube[:, :, 1].T)):  # fmt: skip
+        np.testing.assert_array_equal(read_sinogram(path, "0:180", axes=axes)[1], expected)
+    for axes, message in (("slices,views", "must be slices,views,detectors"), ("views,views,slices", "must be")):
+        with pytest.raises(ValueError, match=message):
+            read_sinogram(path, "0:180", axes=axes)
+    path = write(tmp_path / "v.npy", volume)
+    with pytest.raises(ValueError, match="is 3 x 6 x 11, but there are 6 angles"):
+        read_sinogram(path, str(_angles(tmp_path)), axes="views,slices,detectors")
     with h5py.File(tmp_path / "exchange.h5", "w") as file:
         file["exchange/data"], file["exchange/theta"] = cube, np.arange(4) * 45.0
     exchanged = read_sinogram(tmp_path / "exchange.h5")
@@ -304,12 +320,14 @@ def test_bad_sinograms_are_refused_in_one_sentence(tmp_path, volume):
     broken = volume.copy()
     broken[2, 1, 1] = np.inf
     with pytest.raises(ValueError, match="slice 2 has 1 values"):
-        reconstruct(read_sinogram(write(tmp_path / "v.npy", broken), "0:180"))
+        reconstruct(read_sinogram(write(tmp_path / "v.npy", broken), str(_angles(tmp_path))))
     np.savez(tmp_path / "hu.npz", hu=volume)
     with pytest.raises(ValueError, match="add simulate VIEWS"):
         read_sinogram(tmp_path / "hu.npz")
     np.savez(tmp_path / "two.npz", a=volume, b=volume)
-    with pytest.raises(ValueError, match="has no array named sinogram.*; it has a, b"):
+    with pytest.raises(
+        ValueError, match=r"has 2 arrays that may .*\n  a: 3 x 6 x 11\n  b: 3 x 6 x 11; name one by array"
+    ):
         read_sinogram(tmp_path / "two.npz")
     for name in ("bad.h5", "bad.npz", "bad.npy", "bad.tif"):
         (tmp_path / name).write_bytes(b"nothing")

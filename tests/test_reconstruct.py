@@ -418,7 +418,7 @@ MISTAKES = [
     (["flat.npy", "--simulate", 20], "the image is constant"),
     (["nan.npy", "--simulate", 20], "values that are not finite"),
     (["unreadable.dcm", "--simulate", 20], "cannot be read as DICOM"),
-    (["unreadable.dcm"], "is not a sinogram"),
+    (["unreadable.dcm"], "cannot be read as DICOM"),
     (["sinogram.npy"], "has no angles; give --angles"),
     (["sinogram.npy", "--angles", "eleven.txt"], "sinogram.npy is 12 x 30, but there are 11 angles"),
     (["sinogram.npy", "--angles", "0:180", "--unit", "turns"], "--unit is one of auto, degrees, radians"),

@@ -18,7 +18,6 @@ from smadmm.imaging.metrics import snr
 from smadmm.imaging.pnp import METHODS, posterior_weight, tomography
 from smadmm.imaging.priors import find_prior
 from smadmm.imaging.simulation import attenuation_per_pixel, half_turn, simulated_counts
-from smadmm.io.counts import from_counts
 from smadmm.io.phantoms import abdomen, abdomen_image
 from smadmm.io.sinogram import read_sinogram
 from smadmm.losses import Tomography
@@ -137,7 +136,7 @@ def raw(tmp_path):
 
 def test_counts_become_attenuations(raw):
     folder, _, attenuation = raw
-    sinogram = from_counts(read_sinogram(folder / "counts.npz"), str(folder / "flat.npy"), str(folder / "dark.npy"))
+    sinogram = read_sinogram(folder / "counts.npz", flat=str(folder / "flat.npy"), dark=str(folder / "dark.npy"))
     np.testing.assert_allclose(sinogram[0][:], attenuation, atol=0.01)
     assert sinogram.notes[-1] == "counts divided by a flat field of 5.013e+04 counts above the dark field"
 
@@ -154,7 +153,7 @@ def test_fields_of_a_volume_follow_its_axes(raw, order):
         turned = [axis for axis in order if axis != 1]
         for name, field in (("data_white", flat), ("data_dark", dark)):
             file[f"exchange/{name}"] = field if turned == [0, 2] else field.T
-    sinogram = from_counts(read_sinogram(path), str(path), str(path))
+    sinogram = read_sinogram(path)
     slices = [np.asarray(sinogram[i][:]) for i in range(len(sinogram))]
     if order == (2, 1, 0):  # views in the middle: slices and detectors cannot be told apart, the first axis counts
         np.testing.assert_allclose(np.stack(slices).transpose(2, 1, 0)[1], attenuation[::-1], atol=0.01)
@@ -169,19 +168,19 @@ def test_frames_of_a_volume_are_averaged_on_either_side(raw, slices_first):
     frames = np.repeat(np.load(folder / "flat.npy")[:, None], 3, axis=1)  # frames x slices x detectors
     np.save(folder / "flats.npy", frames.swapaxes(0, 1) if slices_first else frames)
     np.save(folder / "darks.npy", np.stack([np.load(folder / "dark.npy")] * 3))
-    volume = read_sinogram(folder / "volume.npz")
-    sinogram = from_counts(volume, str(folder / "flats.npy"), str(folder / "darks.npy"))
+    fields = {"flat": str(folder / "flats.npy"), "dark": str(folder / "darks.npy")}
+    sinogram = read_sinogram(folder / "volume.npz", **fields)
     np.testing.assert_allclose(sinogram[1][:], attenuation, atol=0.01)
     np.save(folder / "flats.npy", np.concatenate([frames, frames[:1]]))
     with pytest.raises(ValueError, match="as many frames as the volume has slices.*give the mean"):
-        from_counts(volume, str(folder / "flats.npy"))
+        read_sinogram(folder / "volume.npz", flat=fields["flat"])
 
 
 def test_rays_without_a_count_are_half_a_count(raw):
     folder, counts, _ = raw
     counts[3, 4:7] = 0, 50, 99  # below the dark field
     np.savez(folder / "counts.npz", data=counts, angles=np.arange(VIEWS) * 180 / VIEWS)
-    sinogram = from_counts(read_sinogram(folder / "counts.npz"), str(folder / "flat.npy"), str(folder / "dark.npy"))
+    sinogram = read_sinogram(folder / "counts.npz", flat=str(folder / "flat.npy"), dark=str(folder / "dark.npy"))
     full = (np.load(folder / "flat.npy").mean(0) - np.load(folder / "dark.npy"))[4:7]
     np.testing.assert_allclose(sinogram[0][3][4:7], np.log(full / 0.5), rtol=1e-6)
 

@@ -2,6 +2,7 @@
 
 from smadmm.cli.app import app, main
 from smadmm.cli.classify import classify
+from smadmm.cli.prepare import prepare
 from smadmm.cli.reconstruct import reconstruct
 from smadmm.cli.retrieve import retrieve
 from smadmm.cli.train_denoiser import train_denoiser
@@ -9,7 +10,7 @@ from smadmm.paper.command import reproduce
 
 app.add_typer(reproduce, name="reproduce", rich_help_panel="The paper")
 
-__all__ = ["app", "classify", "main", "reconstruct", "reproduce", "retrieve", "train_denoiser"]
+__all__ = ["app", "classify", "main", "prepare", "reconstruct", "reproduce", "retrieve", "train_denoiser"]
 
 if __name__ == "__main__":
     main()

@@ -14,7 +14,25 @@ import typer
 import smadmm
 from smadmm.arguments import ArgumentError
 from smadmm.cli.app import app, resumable, stopped, typed
-from smadmm.cli.options import Device, MethodName, PriorName, Quiet, ResultFolder, Resume, Seed, Strength, Threads
+from smadmm.cli.options import (
+    Air,
+    Angles,
+    AngleUnit,
+    ArrayName,
+    AxisOrder,
+    Dark,
+    Device,
+    Flat,
+    MethodName,
+    PriorName,
+    Quiet,
+    ResultFolder,
+    Resume,
+    Seed,
+    Strength,
+    Threads,
+    Views,
+)
 from smadmm.extras import needs
 from smadmm.imaging.result import ImageResult
 from smadmm.imaging.simulation import (
@@ -25,9 +43,9 @@ from smadmm.imaging.simulation import (
     simulated_sinogram,
 )
 from smadmm.io import dicom
-from smadmm.io.counts import from_counts
 from smadmm.io.files import atomic_write, output_folder
 from smadmm.io.images import Lazily, Slices, hounsfield, read_slices
+from smadmm.io.scan import ScanError, Sinogram
 from smadmm.io.sinogram import read_sinogram
 
 SNR = 50.0  # dB, of simulated data
@@ -42,7 +60,8 @@ def reconstruct(
         str,
         typer.Argument(
             metavar="INPUT",
-            help="Sinogram (NPY, NPZ, HDF5, TIFF); or, with --simulate, DICOM file or folder, Hounsfield array "
+            help="Scan (Data Exchange, NeXus, HDF5, MATLAB, MRC, Zarr, TIFF, NPY, NPZ, folder); or, with "
+            "--simulate, DICOM file or folder, Hounsfield array "
             "(NPY, NPZ with the key hu), picture.",
         ),
     ],
@@ -53,16 +72,19 @@ def reconstruct(
         float | None,
         typer.Option(help="Photons per unattenuated ray: weighs rays; with --simulate, counts instead of --snr."),
     ] = None,
-    flat: Annotated[str | None, typer.Option(help="INPUT holds raw counts, this file those without object.")] = None,
-    dark: Annotated[str | None, typer.Option(help="File of the counts without beam, for --flat.")] = None,
-    angles: Annotated[
-        str | None, typer.Option(help="File with the angle of every view, or a range of degrees such as 0:180.")
-    ] = None,
-    unit: Annotated[str, typer.Option(help="Of the angles in a file: auto, degrees or radians.")] = "auto",
-    views: Annotated[int | None, typer.Option(help="Use only this many of the measured views, evenly chosen.")] = None,
+    flat: Flat = None,
+    dark: Dark = None,
+    air: Air = None,
+    angles: Angles = None,
+    unit: AngleUnit = "auto",
+    array: ArrayName = None,
+    axes: AxisOrder = None,
+    views: Views = None,
     size: Annotated[int | None, typer.Option(help="Pixels per side; else what the detector spans.")] = None,
     spacing: Annotated[float, typer.Option(help="Distance of detectors in pixels of the image.")] = 1.0,
-    center: Annotated[float, typer.Option(help="Axis of rotation, in detectors off the middle.")] = 0.0,
+    center: Annotated[
+        float | None, typer.Option(help="Axis of rotation, in detectors off the middle; else of the file, or 0.")
+    ] = None,
     method: MethodName = "smadmm",
     prior: PriorName = "ridge-ct",
     batch: Annotated[int | None, typer.Option(help="Views per step; by default all.")] = None,
@@ -82,9 +104,11 @@ def reconstruct(
     if simulate is None:
         if snr is not None:
             raise ArgumentError("{snr} is the noise of a simulation; add {simulate} VIEWS or leave it out")
-        slices, data = None, _measured(path, angles, unit, views, (flat, dark))
+        scan = read_sinogram(path, angles, unit, array=array, axes=axes, flat=flat, dark=dark, air=air)
+        slices, data = None, _measured(scan, views)
+        center = scan.center if center is None else center
     else:
-        _refuse_measured(angles=angles, views=views, size=size, flat=flat, dark=dark)
+        _refuse_measured(angles=angles, views=views, size=size, flat=flat, dark=dark, air=air, array=array, axes=axes)
         slices = read_slices(path)
         data = _simulated(slices, simulate, snr, photons, seed, threads)
     notes = data.pop("notes")
@@ -92,7 +116,7 @@ def reconstruct(
         typer.echo(line)
     with resumable():
         result = smadmm.reconstruct(
-            **data, size=size, spacing=spacing, center=center, photons=photons, prior=prior, batch=batch,
+            **data, size=size, spacing=spacing, center=center or 0.0, photons=photons, prior=prior, batch=batch,
             iterations=iterations, seconds=seconds, strength=strength, method=method, seed=seed, threads=threads,
             device=device, checkpoint=folder / UNFINISHED, resume=resume, progress=not quiet,
         )  # fmt: skip
@@ -113,16 +137,14 @@ def reconstruct(
         shutil.rmtree(folder / UNFINISHED)
 
 
-def _measured(
-    path: Path, angles: str | None, unit: str, views: int | None, fields: tuple[str | None, str | None]
-) -> dict[str, Any]:
-    """The sinogram of a file, its angles and, if it is there, the truth."""
-    flat, dark = fields
-    if dark is not None and flat is None:
-        raise ArgumentError("{dark} needs the counts without object, too; add {flat} FILE")
-    found = read_sinogram(path, angles, unit)
-    if flat is not None:
-        found = from_counts(found, flat, dark)
+def _measured(found: Sinogram, views: int | None) -> dict[str, Any]:
+    """The sinogram of a scan, its angles and, if it is there, the truth."""
+    if found.geometry is not None:
+        raise ScanError(
+            found.path,
+            f"is a scan with a {found.geometry}",
+            "rebin it to parallel beams, the only ones that can be reconstructed yet",
+        )
     if views is not None:
         found = found.evenly(views)
     array = found[0] if len(found) == 1 else found

@@ -1,11 +1,18 @@
 """Sinograms from raw counts: b = -log((counts - dark) / (flat - dark)), the flat field being the counts without object.
 
 A ray with less than half a count above the dark field, or none, is taken as half a count (one hundredth of the flat
-field, where that is less): its logarithm exists, and it stays a ray of large attenuation.
+field, where that is less): its logarithm exists, and it stays a ray of large attenuation. The least transmission, where
+they are no whole numbers, is 1e-4 of the flat field.
+
+Frames of a flat field, each divided by its mean, scatter by their photons: a detector that shows g numbers per photon
+has variance / mean = g, so mean / g photons reach it. The median over detectors of a variance with n degrees of freedom
+is (1 - 2/(9n))^3 of its mean.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smadmm.arguments import ArgumentError
-from smadmm.io.sinogram import Sinogram, arrays_of
+from smadmm.io.arrays import DARK_NAMES, FLAT_NAMES, content_of, only
+from smadmm.io.images import read_tiff
+from smadmm.io.scan import Sinogram, plain, readable
+from smadmm.io.tiff_folder import pages_of, tiff_files
 
-FLAT_NAMES = ("flat", "flats", "white", "data_white")
-DARK_NAMES = ("dark", "darks", "data_dark")
+FEWEST_FRAMES = 3  # of a flat field to see its scatter
+MOST_DEAD = 0.1  # of the detectors
+LEAST_TRANSMISSION = 1e-4
+COUNTED = 50  # whole numbers up to such a one, or more, are counts
+
+Field = Any  # an array of numbers, or anything with a shape that is read by indexing
 
 
 class Attenuation:
@@ -25,14 +39,15 @@ class Attenuation:
 
     dtype = np.dtype(np.float32)
 
-    def __init__(self, counts: Any, open_beam: NDArray[np.float64], dark: NDArray[np.float64]):
-        self.counts, self.shape = counts, tuple(counts.shape)
+    def __init__(self, counts: Any, open_beam: NDArray[np.float64], dark: NDArray[np.float64], least: float):
+        self.counts, self.shape, self.least = counts, tuple(counts.shape), least
         self.open_beam, self.dark = np.broadcast_to(open_beam, self.shape), np.broadcast_to(dark, self.shape)
 
     def __getitem__(self, key: Any) -> NDArray[np.float32]:
         full = self.open_beam[key]
         share = (np.asarray(self.counts[key], dtype=np.float64) - self.dark[key]) / full
-        attenuation: NDArray[np.float32] = -np.log(np.maximum(share, np.minimum(0.5 / full, 0.01))).astype(np.float32)
+        floor = np.minimum(self.least / full, 0.01)
+        attenuation: NDArray[np.float32] = -np.log(np.maximum(share, floor)).astype(np.float32)
         return attenuation
 
     def __len__(self) -> int:
@@ -42,48 +57,117 @@ class Attenuation:
         return self[...].astype(dtype or self.dtype)
 
 
-def from_counts(counts: Sinogram, flat: str, dark: str | None = None) -> Sinogram:
-    """The sinogram of counts, by files of the flat and the dark field: one view, or frames that are averaged."""
-    light = _field("flat", flat, FLAT_NAMES, counts)
-    no_light = np.zeros_like(light) if dark is None else _field("dark", dark, DARK_NAMES, counts)
-    bad = int((~(light > no_light)).sum())
-    if bad:
+def are_counts(stored: Any) -> bool:
+    """Whether pieces of an array hold whole numbers, as large as counts are; views along the pixels may, too."""
+    if stored.dtype.kind in "iu":
+        return True
+    length = stored.shape[0]
+    pieces = [np.asarray(stored[number]) for number in (length // 7, length // 3, length - 1)]
+    return all((p >= 0).all() and (p == np.rint(p)).all() for p in pieces) and max(p.max() for p in pieces) >= COUNTED
+
+
+def from_counts(counts: Sinogram, flat: Field | str, dark: Field | str | None) -> Sinogram:
+    """The sinogram of counts, by their flat and dark (None: 0) fields: arrays, or files of them.
+
+    A field is one number, one view, or frames of a view, which are averaged.
+    """
+    axis, shape = counts.axes[1], counts.stored.shape
+    view = tuple(n for i, n in enumerate(shape) if i != axis)
+    light, scatter = _mean(counts.path, "flat", flat, view, axis)
+    no_light = np.zeros(view) if dark is None else _mean(counts.path, "dark", dark, view, axis)[0]
+    dead = ~(light > no_light)
+    if dead.sum() > MOST_DEAD * dead.size:
         raise ArgumentError(
             "the flat field is not above the dark one in {0} of {1} detectors; check {flat} and {dark}, or repair "
             "those detectors",
-            bad,
-            light.size,
+            int(dead.sum()),
+            dead.size,
         )
-    note = f"counts divided by a flat field of {np.median(light - no_light):.4g} counts above the dark field"
-    attenuation = Attenuation(counts.stored, light - no_light, no_light)
-    return replace(counts, stored=attenuation, notes=(*counts.notes, note))
+    full, beam = float(np.median((light - no_light)[~dead])), np.where(dead, 1.0, light - no_light)
+    photons = None if scatter is None else _photons(scatter[~dead], (light - no_light)[~dead])
+    note = f"counts divided by a flat field of {full:.4g} counts above the dark field"
+    note += "" if photons is None else f", whose frames scatter as {photons:.3g} photons do"
+    notes, lost = (*counts.notes, note), None
+    if dead.any():
+        slices = counts.axes[0]
+        lost = dead[None] if slices is None else dead if slices < counts.axes[2] else dead.T
+        notes = (*notes, f"{int(dead.sum())} detectors never saw light; their neighbours stand in for them")
+    least = 0.5 if are_counts(counts.stored) else LEAST_TRANSMISSION * full
+    fields = [np.broadcast_to(np.expand_dims(field, axis), shape) for field in (beam, no_light)]
+    return replace(counts, stored=Attenuation(counts.stored, fields[0], fields[1], least), notes=notes, dead=lost,
+                   photons=photons, raw=(counts.stored, *fields))  # fmt: skip
 
 
-def _field(name: str, file: str, names: tuple[str, ...], counts: Sinogram) -> NDArray[np.float64]:
-    """A field for every view, with the axis of views put back in."""
-    path, axis, argument = Path(file), counts.axes[1], "{" + name + "}"
-    if not path.is_file():
-        raise ArgumentError(argument + ": there is no file {0!r}", file)
-    field = np.asarray(arrays_of(path, names), dtype=np.float64)
-    view = tuple(n for i, n in enumerate(counts.stored.shape) if i != axis)
-    frames = [place for place in sorted({0, axis}) if np.delete(field.shape, place).tolist() == list(view)]
-    if len(frames) > 1:
+def _photons(variance: Field, beam: Field) -> float | None:
+    gain = float(np.median(variance / beam))
+    return float(np.median(beam)) / gain if gain > 0 else None
+
+
+def _mean(
+    path: Path, name: str, field: Any, view: tuple[int, ...], axis: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    """A field, and the variance of its frames where there are enough of them."""
+    told = f"the {name} field of {plain(str(path))}"
+    if isinstance(field, str):
+        told, path = "{" + name + "} " + plain(field), Path(field)
+        field = _file(name, path)
+    if math.prod(field.shape) == 1:
+        field = np.broadcast_to(np.asarray(field, dtype=np.float64).ravel()[0], view)
+    places = [place for place in sorted({0, axis}) if np.delete(field.shape, place).tolist() == list(view)]
+    if len(places) > 1:
         raise ArgumentError(
-            argument + " {0} has as many frames as the volume has slices, so that their axes cannot be told apart; "
-            "give the mean of the frames",
-            file,
+            told + " has as many frames as the volume has slices, so that their axes cannot be told apart; give the "
+            "mean of the frames"
         )
-    if frames:
-        field = field.mean(frames[0])
-    if field.shape != view and field.size != 1:
+    if not places and tuple(field.shape) != view:
         needed, got = (" x ".join(map(str, shape)) for shape in (view, field.shape))
-        raise ArgumentError(
-            argument + " {0} is {1}, but a view is {2}; give one view or frames of it", file, got, needed
-        )
-    bad = int((~np.isfinite(field)).sum())
+        raise ArgumentError(told + " is {0}, but a view is {1}; give one view or frames of it", got, needed)
+    with readable(path):
+        mean, variance = _moments(_frames(field, places))
+    bad = int((~np.isfinite(mean)).sum())
     if bad:
-        raise ArgumentError(argument + " {0} has {1} values that are not finite; repair it", file, bad)
-    whole: NDArray[np.float64] = np.expand_dims(
-        np.broadcast_to(field.ravel()[0] if field.size == 1 else field, view), axis
-    )
-    return whole
+        raise ArgumentError(told + " has {0} values that are not finite; repair it", bad)
+    return mean, variance
+
+
+def _frames(field: Any, places: list[int]) -> Iterator[NDArray[np.float64]]:
+    if not places:
+        yield np.asarray(field, dtype=np.float64)
+    elif places == [0]:
+        yield from (np.asarray(field[number], dtype=np.float64) for number in range(field.shape[0]))
+    else:
+        yield from np.moveaxis(np.asarray(field, dtype=np.float64), places[0], 0)
+
+
+def _moments(frames: Iterable[NDArray[np.float64]]) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    """The mean of frames; their variance, each frame divided by its size, where they are enough."""
+    count, mean, even, squares = 0, np.zeros(()), np.zeros(()), np.zeros(())
+    first = 1.0
+    for frame in frames:
+        size = float(frame.mean()) or 1.0
+        first = size if count == 0 else first
+        count += 1
+        mean = mean + (frame - mean) / count
+        step = frame * (first / size) - even
+        even = even + step / count
+        squares = squares + step * (frame * (first / size) - even)
+    if count < FEWEST_FRAMES:
+        return mean, None
+    freedom = count - 1
+    return mean, squares / freedom / (1 - 2 / (9 * freedom)) ** 3
+
+
+def _file(name: str, path: Path) -> Any:
+    """The array of a file of a field."""
+    if not path.exists():
+        raise ArgumentError("{" + name + "}: there is no file {0!r}", str(path))
+    with readable(path):
+        content = content_of(path)
+        if content is not None:
+            names = FLAT_NAMES if name == "flat" else DARK_NAMES
+            return content.arrays[only(path, content, names)]
+        if path.is_dir():
+            return pages_of(tiff_files(path))
+        if path.suffix.lower() == ".npy":
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        return read_tiff(path, mapped=True)

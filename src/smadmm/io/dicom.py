@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smadmm.extras import needs
+from smadmm.io.scan import Fan, Found, Frames, ScanError
 
+FOCAL_ANGLE = (0x7031, 0x1001)  # of the source, in DICOM-CT-PD
 PREAMBLE = 128  # bytes before the letters DICM
 # what described the stored pixels of the original and would be wrong beside those of a derived image
 STALE = ("PixelPaddingValue", "PixelPaddingRangeLimit", "SmallestImagePixelValue", "LargestImagePixelValue",
@@ -184,6 +186,39 @@ def _series(files: list[tuple[Path, Any]], notes: tuple[str, ...]) -> Series:
         kernel=str(first.get("ConvolutionKernel", "") or ""),
         notes=notes,
     )
+
+
+def in_folder(folder: Path) -> bool:
+    """Whether a folder holds DICOM files."""
+    return any(is_dicom(f) for f in folder.rglob("*") if f.is_file() and f.suffix.lower() not in (".tif", ".tiff"))
+
+
+def read_projections(path: Path) -> Found:
+    """Projections of a rotating source, by their instance number; angles and distances where the files tell."""
+    files = [file for file in sorted(path.rglob("*")) if file.is_file() and is_dicom(file)] if path.is_dir() else [path]
+    headers = [(file, _header(file)) for file in files if file.name.upper() != "DICOMDIR"]
+    first = headers[0][1]
+    if FOCAL_ANGLE in first:
+        raise ScanError(path, "holds fan-beam projections on a helix (DICOM-CT-PD)", "there is no projector for these")
+    if str(first.get("Modality", "CT")) == "CT":
+        raise ScanError(path, "holds CT slices, not projections", "add {simulate} VIEWS to project them")
+    headers.sort(key=lambda item: int(item[1].get("InstanceNumber") or 0))
+    views, angles = [], []
+    for file, header in headers:
+        start, turns = header.get("PositionerPrimaryAngle"), header.get("PositionerPrimaryAngleIncrement") or [0.0]
+        for frame in range(int(header.get("NumberOfFrames") or 1)):
+            views.append(Slice(file, frame, ()))
+            angles += [] if start is None else [float(start) + float(np.atleast_1d(turns)[min(frame, len(turns) - 1)])]
+    series = Series(tuple(views), (int(first.Rows), int(first.Columns)), None, "", "")
+    lengths = [first.get(name) for name in ("DistanceSourceToPatient", "DistanceSourceToDetector")]
+    axis, detector = (None if value is None else float(value) for value in lengths)
+    pixel = first.get("ImagerPixelSpacing")
+    return Found(
+        Frames((len(views), *series.shape), np.float32, series.hounsfield),
+        np.array(angles) if len(angles) == len(views) else None, "degrees", ("views", "slices", "detectors"),
+        geometry=Fan(axis, detector, float(pixel[1]) if pixel else None, "mm") if axis or detector else None,
+        notes=(f"{len(views)} DICOM projections, by their number",),
+    )  # fmt: skip
 
 
 def derived(series: Series, number: int, hounsfield: NDArray[np.float32], description: str) -> bytes:

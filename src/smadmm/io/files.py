@@ -8,7 +8,8 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,19 @@ Target = str | os.PathLike[str]
 
 def atomic_write(path: Target, data: bytes) -> None:
     """Write data to path: afterwards path holds all of it, or what it held before."""
+    with written_whole(path) as temporary, open(temporary, "r+b") as file:
+        file.write(data)
+
+
+@contextmanager
+def written_whole(path: Target) -> Iterator[Path]:
+    """A new file to write to, which takes the place of path when all is done: path holds all of it, or what it did."""
     path = path if isinstance(path, Path) else Path(path)
     temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}"
-    file = open(temporary, "xb")  # noqa: SIM115 (a file that cannot be made leaves nothing to remove)
+    open(temporary, "xb").close()  # a file that cannot be made leaves nothing to remove
     try:
-        with file:
-            file.write(data)
-            file.flush()
+        yield temporary
+        with open(temporary, "r+b") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:

@@ -6,9 +6,11 @@ sharp kernel (lung, bone, B50 and above) carry noise that looks like detail; tra
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,14 +51,33 @@ def read_tiff(path: Path, mapped: bool = False) -> Any:
     """The values of a TIFF file, pages first; memory-mapped where asked for and possible."""
     tifffile = needs("tifffile", "imaging", "TIFF files")
     try:
-        if mapped:
-            try:
-                return tifffile.memmap(path, mode="r")
-            except ValueError:  # compressed or scattered: read it
-                pass
-        return tifffile.imread(path)
+        with whole_tiff():
+            if mapped:
+                try:
+                    return tifffile.memmap(path, mode="r")
+                except ValueError:  # compressed or scattered: read it
+                    pass
+            return tifffile.imread(path)
     except (ValueError, tifffile.TiffFileError):
         return _pillow(path)  # knows more compressions
+
+
+@contextmanager
+def whole_tiff() -> Iterator[None]:
+    """Within, a TIFF file with pages missing is an error: tifffile writes a line and goes on without them."""
+    raising, log = _Raising(), logging.getLogger("tifffile")
+    log.addHandler(raising)
+    try:
+        yield
+    finally:
+        log.removeHandler(raising)
+
+
+class _Raising(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.levelno >= logging.ERROR or "page" in text:
+            raise OSError(text.split("> ")[-1])
 
 
 def _pillow(path: Path) -> NDArray[Any]:

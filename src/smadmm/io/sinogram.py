@@ -1,108 +1,182 @@
-"""Sinograms from NPY, NPZ, HDF5 and TIFF files, with the angles of their views.
+"""Scans from the files that instruments write, as sinograms with the angles of their views.
 
-One slice is views x detectors, a volume has a third axis; which axis counts the views is recognised by the number of
-angles. Where two match, or a range of angles says nothing of their number: in two dimensions views are rows, unless the
-columns have one sum, as parallel views of an image have, and rows have not; in three slices x views x detectors, except
-in HDF5 files of the Data Exchange layout, whose views come first. Angles above 2 pi must be degrees; others are radians
-unless the file or the caller says degrees. `notes` says what was recognised. Files stay on disk: NPY,
-uncompressed TIFF and HDF5 are read as views or slices are asked for.
+One slice is views x detectors, a volume has a third axis. Which axis counts the views follows from the number of angles
+or from the format, or is asked for; the other two are slices, then detectors. In two dimensions, where that leaves it
+open, views are rows, unless the columns have one sum, as parallel views of an image have, and rows have not. Raw counts
+are divided by the flat and dark fields of the file or of the caller (smadmm.io.counts). `notes` says what was
+recognised. Files stay on disk and are read as slices are asked for; of volumes whose slices lie across what is stored
+together (projections), a block of slices is read at a time.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smadmm.arguments import ArgumentError, one_of
-from smadmm.extras import needs
+from smadmm.arguments import ArgumentError, one_of, positive
+from smadmm.io import dicom
+from smadmm.io.angles import in_degrees, read_angles, read_range
+from smadmm.io.arrays import ANGLE_KEYS, SINOGRAM_KEYS, content_of, measurement
+from smadmm.io.counts import are_counts, from_counts
+from smadmm.io.hdf5 import HDF5
 from smadmm.io.images import read_tiff
+from smadmm.io.mrc import MRC, read_mrc
+from smadmm.io.scan import AXES, BENT, Blocks, Found, ScanError, Sinogram, readable
+from smadmm.io.tiff_folder import read_tiff_folder
 
-SINOGRAMS = (".npy", ".npz", ".h5", ".hdf5", ".hdf", ".nxs", ".tif", ".tiff")
-SINOGRAM_KEYS = ("sinogram", "sino", "sinograms", "projections", "data")
-ANGLE_KEYS = ("angles", "theta", "angle", "thetas")
-UNITS = {"deg": "degrees", "rad": "radians", "°": "degrees"}
-
-Unit = Literal["auto", "degrees", "radians"]
-
-
-@dataclass(frozen=True)
-class Sinogram:
-    """Slices of views x detectors, read by number; angles in degrees; truth: the image, where the file holds it."""
-
-    stored: Any  # an array, a memory map or an HDF5 dataset
-    axes: tuple[int | None, int, int]  # the axes of slices (None: one slice), views, detectors
-    degrees: NDArray[np.float64]
-    notes: tuple[str, ...] = ()
-    truth: NDArray[np.float32] | None = None
-    chosen: NDArray[np.int64] | None = None  # the views to use; None: all
-
-    def __len__(self) -> int:
-        return 1 if self.axes[0] is None else int(self.stored.shape[self.axes[0]])
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Slices x views x detectors."""
-        return len(self), len(self.degrees), int(self.stored.shape[self.axes[2]])
-
-    def __getitem__(self, number: int) -> Any:
-        """One slice, views x detectors; not read yet where the file allows it."""
-        slices, views, detectors = self.axes
-        if slices is None:
-            stored = self.stored
-        else:
-            stored = self.stored[tuple(number if axis == slices else np.s_[:] for axis in range(3))]
-        if views > detectors:
-            stored = stored.T if isinstance(stored, np.ndarray) else np.asarray(stored).T
-        return stored if self.chosen is None else stored[self.chosen]
-
-    def evenly(self, views: int) -> Sinogram:
-        """The same with some of its views, evenly chosen."""
-        total = len(self.degrees)
-        if not 1 <= views <= total:
-            raise ArgumentError("{views} must be between 1 and the {0} views there are, got {1}", total, views)
-        chosen = np.arange(views) * total // views
-        return replace(self, degrees=self.degrees[chosen], chosen=chosen)
+SINOGRAMS = (".npy", ".npz", *HDF5, ".tif", ".tiff", ".mat", *MRC)
+NO_ANGLES = "give {angles} as a file (one number per view) or a range of degrees, such as 0:180"
+AXES_CURE = "say what they are, in the file's order, such as {axes} slices,views,detectors"
+COUNTS_CURE = (
+    "give those of an unattenuated ray, such as {air} 47000, or a {flat} field (line integrals are no whole numbers)"
+)
 
 
-def read_sinogram(path: Path, angles: str | None = None, unit: str = "auto") -> Sinogram:
-    """A sinogram; `angles` is a file of numbers or START:STOP in degrees (STOP left out), if not in the file itself."""
+def read_sinogram(
+    path: Path,
+    angles: str | None = None,
+    unit: str = "auto",
+    *,
+    array: str | None = None,
+    axes: str | None = None,
+    flat: str | None = None,
+    dark: str | None = None,
+    air: float | None = None,
+) -> Sinogram:
+    """A scan as line integrals.
+
+    Parameters
+    ----------
+    angles : a file of numbers, or START:STOP[:end] in degrees, where the file of the scan has none.
+    unit : of the angles: auto, degrees or radians.
+    array : the name of the array, where the file holds several.
+    axes : slices, views and detectors in the order of the array, where that is not clear.
+    flat, dark : files of the counts without object and without beam, where the file of the scan has none.
+    air : counts of an unattenuated ray, instead of a flat field.
+    """
     one_of("unit", unit, ("auto", "degrees", "radians"))
     if not path.exists():
         raise ValueError(f"there is no file {str(path)!r}")
-    try:
-        stored, found = _stored(path)
-    except ImportError:
-        raise
-    except Exception as error:
-        ours = isinstance(error, ValueError) and str(path) in str(error)
-        raise ValueError(str(error) if ours else f"{path} cannot be read: {error}") from None
-    if len(stored.shape) not in (2, 3) or 0 in stored.shape or stored.dtype.kind not in "iuf":
-        raise ValueError(
-            f"{path} holds {stored.dtype} {stored.shape}; a sinogram has real numbers and 2 axes, a volume of them 3"
+    if dark is not None and flat is None:
+        raise ArgumentError("{dark} needs the counts without object, too; add {flat} FILE")
+    if air is not None and flat is not None:
+        raise ArgumentError("{air} and {flat} both tell the counts without object; give one of them")
+    positive(air=air)
+    span = None if angles is None else read_range(angles)
+    given = None if angles is None or span is not None else read_angles(angles, 0)
+    with readable(path):
+        found = _found(path, array, None if given is None else len(given[0]))
+        if given is not None:
+            found = replace(found, angles=given[0], unit=given[1])
+        elif span is not None:
+            found = replace(found, angles=None)
+        sinogram = _sinogram(path, found, unit, axes, span)
+        return _normalised(sinogram, found, (flat, dark, air))
+
+
+def _found(path: Path, array: str | None, views: int | None) -> Found:
+    """What a file holds, by its ending; a folder by its content."""
+    suffix = path.suffix.lower()
+    content = content_of(path)
+    if content is not None:
+        if array is None and "hu" in content.arrays and not set(SINOGRAM_KEYS) & set(content.arrays):
+            raise ArgumentError("{0} holds slices in Hounsfield units; add {simulate} VIEWS to project them", path)
+        return measurement(path, content, array, views)
+    if array is not None:
+        raise ScanError(path, "holds one array without a name", "leave {array} out")
+    if suffix in MRC:
+        return read_mrc(path)
+    if path.is_dir():
+        return dicom.read_projections(path) if dicom.in_folder(path) else read_tiff_folder(path)
+    if dicom.is_dicom(path):
+        return dicom.read_projections(path)
+    if suffix == ".npy":
+        return Found(np.load(path, mmap_mode="r", allow_pickle=False))
+    if suffix in (".tif", ".tiff"):
+        return Found(read_tiff(path, mapped=True))
+    known = ", ".join(SINOGRAMS)
+    raise ArgumentError(
+        "{0} is not a sinogram; give {1}, DICOM projections, Zarr or a folder of TIFF, or add {simulate} VIEWS to an "
+        "image or DICOM",
+        path,
+        known,
+    )
+
+
+def _sinogram(
+    path: Path, found: Found, unit: str, asked: str | None, span: tuple[float, float, bool | None] | None
+) -> Sinogram:
+    """The sinogram of what is stored, counts or not."""
+    stored, shape = found.stored, tuple(found.stored.shape)
+    given: Any = found.angles
+    if len(shape) not in (2, 3) or 0 in shape or stored.dtype.kind not in "iuf":
+        raise ScanError(
+            path, f"holds {stored.dtype} {shape}; a sinogram has real numbers and 2 axes, a volume of them 3"
         )
-    flat = len(stored.shape) == 2
-    unsure = flat and (stored.shape[0] == stored.shape[1] or (angles is not None and ":" in angles))
-    views_first = found.data_exchange or (flat and not (unsure and _views_are_columns(stored)))
-    given, named = found.angles, found.unit
-    if angles is not None:
-        views = stored.shape[0 if views_first else 1]
-        given, named = read_angles(angles, views)
-    if given is None:
-        others = f", none of its arrays ({', '.join(found.names)}) is named {', '.join(ANGLE_KEYS)}"
-        raise ArgumentError(
-            "{0} has no angles{1}; give {angles} as a file (one number per view) or a range of degrees, such as 0:180",
-            path,
-            others if found.names else "",
-        )
-    degrees, said = in_degrees(given, named if unit == "auto" else unit)
-    axes = _axes(path, stored.shape, len(degrees), views_first)
-    return Sinogram(stored, axes, degrees, (said, _orientation(stored.shape, axes)), found.truth)
+    if given is None and span is None:
+        names = ", ".join(found.names[:8])
+        others = f", none of its arrays ({names}) is named {', '.join(ANGLE_KEYS)}" if len(found.names) > 1 else ""
+        raise ScanError(path, f"has no angles{others}", NO_ANGLES)
+    axes = _axes(path, found, None if given is None or found.frames is not None else len(given), asked)
+    views = shape[axes[1]] if found.frames is None else len(found.frames)
+    if span is not None:
+        given, unit = np.linspace(span[0], span[1], views, endpoint=bool(span[2])), "degrees"
+    elif found.frames is not None and len(given) == shape[axes[1]]:
+        given = given[found.frames]
+    if len(given) != views:
+        raise ScanError(path, f"has {views} projections, but there are {len(given)} angles", NO_ANGLES)
+    degrees, said = in_degrees(given, found.unit if unit == "auto" else unit)
+    fan, notes = found.geometry, (said, _orientation(shape, axes), *found.notes)
+    if fan is not None and (bend := fan.bend(shape[axes[2]])) < BENT:
+        notes = (*notes, f"{fan}: its rays are parallel within {bend:.2g} detectors")
+        fan = None
+    on_disk = len(shape) == 3 and not isinstance(stored, np.ndarray)
+    return Sinogram(
+        Blocks(stored, axes[0] or 0) if on_disk else stored, axes, degrees, notes, found.truth, found.frames, path,
+        center=found.center, photons=found.photons, geometry=fan,
+        span=None if span is None else (span[0], span[1], views), end_point=None if span is None else span[2],
+    )  # fmt: skip
+
+
+def _normalised(sinogram: Sinogram, found: Found, told: tuple[str | None, str | None, float | None]) -> Sinogram:
+    """Line integrals of counts, by what the caller tells or the file holds; counts without either are refused."""
+    flat, dark, air = told
+    no_light = found.dark if dark is None else dark
+    if flat is not None or air is not None:
+        return from_counts(sinogram, np.array(air) if flat is None else flat, no_light)
+    if found.flat is not None:
+        frames = [0 if f is None else f.shape[0] if len(f.shape) == 3 else 1 for f in (found.flat, found.dark)]
+        note = f"{frames[0]} flat and {frames[1]} dark fields of the file used"
+        return from_counts(replace(sinogram, notes=(*sinogram.notes, note)), found.flat, no_light)
+    if found.counts or are_counts(sinogram.stored):
+        raise ScanError(sinogram.path, f"holds counts ({sinogram.stored.dtype}) without flat fields", COUNTS_CURE)
+    return sinogram
+
+
+def _axes(path: Path, found: Found, views: int | None, asked: str | None) -> tuple[int | None, int, int]:
+    """The axes of slices, views and detectors; views: their number, None if that is not told."""
+    shape, layout = tuple(found.stored.shape), found.layout
+    size = " x ".join(map(str, shape))
+    if asked is not None:
+        layout = tuple(word.strip() for word in asked.lower().split(","))
+        names = AXES[-len(shape) :]
+        if sorted(layout) != sorted(names):
+            raise ArgumentError("{axes} {0!r} must be {1} in the order of {2}", asked, ",".join(names), size)
+    matching = [axis for axis in range(len(shape)) if views in (None, shape[axis])]
+    if not matching or (asked is not None and layout and layout.index("views") not in matching):
+        raise ScanError(path, f"is {size}, but there are {views} angles; no axis has that many views")
+    if layout is not None and len(layout) == len(shape) and layout.index("views") in matching:
+        return (layout.index("slices") if len(shape) == 3 else None), layout.index("views"), layout.index("detectors")
+    if len(shape) == 3 and len(matching) > 1:
+        why = "a range of angles does not tell" if views is None else f"more than one is {views} long"
+        raise ScanError(path, f"is {size}, and {why} which axis counts the views", AXES_CURE)
+    axis = matching[-1] if len(matching) == 2 and _views_are_columns(found.stored) else matching[0]
+    rest = [other for other in range(len(shape)) if other != axis]
+    return (None, axis, rest[0]) if len(shape) == 2 else (rest[0], axis, rest[1])
 
 
 def _views_are_columns(stored: Any) -> bool:
@@ -115,147 +189,6 @@ def _views_are_columns(stored: Any) -> bool:
 
 def _spread(values: NDArray[np.float64]) -> float:
     return float(values.std() / max(abs(values.mean()), 1e-300))
-
-
-def arrays_of(path: Path, names: tuple[str, ...]) -> Any:
-    """The array of a file, or the one with one of these names where it holds several."""
-    suffix = path.suffix.lower()
-    try:
-        if suffix in (".npz", ".h5", ".hdf5", ".hdf", ".nxs"):
-            arrays = dict(np.load(path, allow_pickle=False)) if suffix == ".npz" else _hdf5_arrays(path)
-            found = [key for key in arrays if len(arrays) == 1 or key.rsplit("/", 1)[-1].lower() in names]
-            if not found:
-                raise ValueError(f"{path} has no array named {', '.join(names)}; it has {', '.join(sorted(arrays))}")
-            return arrays[found[0]]
-        return _stored(path)[0]
-    except ImportError:
-        raise
-    except Exception as error:
-        ours = isinstance(error, ValueError) and str(path) in str(error)
-        raise ValueError(str(error) if ours else f"{path} cannot be read: {error}") from None
-
-
-@dataclass(frozen=True)
-class _Found:
-    """What else the file holds."""
-
-    angles: NDArray[np.float64] | None = None
-    unit: Unit = "auto"
-    truth: NDArray[np.float32] | None = None
-    data_exchange: bool = False
-    names: tuple[str, ...] = ()  # of all arrays
-
-
-def _stored(path: Path) -> tuple[Any, _Found]:
-    suffix = path.suffix.lower()
-    if suffix == ".npy":
-        return np.load(path, mmap_mode="r", allow_pickle=False), _Found()
-    if suffix in (".tif", ".tiff"):
-        return read_tiff(path, mapped=True), _Found()
-    if suffix == ".npz":
-        with np.load(path, allow_pickle=False) as archive:
-            if "hu" in archive and not set(SINOGRAM_KEYS) & set(archive):
-                raise ArgumentError("{0} holds slices in Hounsfield units; add {simulate} VIEWS to project them", path)
-            return _choose(path, dict(archive), lambda key: "")
-    if suffix in (".h5", ".hdf5", ".hdf", ".nxs"):
-        return _hdf5(path)
-    known = ", ".join(SINOGRAMS)
-    raise ArgumentError("{0} is not a sinogram; give {1}, or add {simulate} VIEWS to an image or DICOM", path, known)
-
-
-def _hdf5_arrays(path: Path) -> dict[str, Any]:
-    h5py = needs("h5py", "imaging", "HDF5 files")
-    file = h5py.File(path, "r")  # stays open: its datasets are read later
-    arrays: dict[str, Any] = {}
-    file.visititems(lambda name, item: arrays.update({name: item}) if isinstance(item, h5py.Dataset) else None)
-    return arrays
-
-
-def _hdf5(path: Path) -> tuple[Any, _Found]:
-    arrays = _hdf5_arrays(path)
-
-    def unit(key: str) -> str:
-        value = arrays[key].attrs.get("units", "")
-        return value.decode() if isinstance(value, bytes) else str(value)
-
-    return _choose(path, arrays, unit)
-
-
-def _choose(path: Path, arrays: Mapping[str, Any], unit: Callable[[str], str]) -> tuple[Any, _Found]:
-    """The sinogram, its angles and the truth among named arrays; a name counts by its last part."""
-    by_name = {key.rsplit("/", 1)[-1].lower(): key for key in arrays}
-    numbers = [key for key, array in arrays.items() if len(array.shape) in (2, 3) and array.dtype.kind in "iuf"]
-    chosen = next((by_name[name] for name in SINOGRAM_KEYS if name in by_name), None)
-    if chosen is None and len(numbers) == 1:
-        chosen = numbers[0]
-    if chosen is None:
-        raise ValueError(
-            f"{path} has no array named {', '.join(SINOGRAM_KEYS)}; it has {', '.join(sorted(arrays)) or 'none'}"
-        )
-    angle_key = next((by_name[name] for name in _angle_names(by_name)), None)
-    truth = np.asarray(arrays[by_name["truth"]], dtype=np.float32) if "truth" in by_name else None
-    angles = None if angle_key is None else np.asarray(arrays[angle_key], dtype=np.float64).ravel()
-    named: Unit = "auto" if angle_key is None else _named_unit(f"{unit(angle_key)} {angle_key}")
-    return arrays[chosen], _Found(angles, named, truth, chosen.endswith("exchange/data"), tuple(arrays))
-
-
-def _angle_names(names: Mapping[str, str]) -> Iterator[str]:
-    yield from (name for name in ANGLE_KEYS if name in names)
-    yield from (name for name in names if name.startswith(ANGLE_KEYS))  # angles_deg, theta_rad
-
-
-def _named_unit(text: str) -> Unit:
-    for start, name in UNITS.items():
-        if start in text.lower():
-            return "degrees" if name == "degrees" else "radians"
-    return "auto"
-
-
-def read_angles(text: str, views: int) -> tuple[NDArray[np.float64], Unit]:
-    """Angles from a file (NPY, or numbers in a text), or `views` of them in START:STOP degrees without STOP."""
-    start, colon, stop = text.partition(":")
-    if colon and not Path(text).exists():
-        try:
-            return np.linspace(float(start), float(stop), views, endpoint=False), "degrees"
-        except ValueError:
-            raise ArgumentError("{angles} {0!r} is neither a file nor a range such as 0:180", text) from None
-    path = Path(text)
-    if not path.is_file():
-        raise ValueError(f"there is no file of angles {text!r}; give one number per view, or a range such as 0:180")
-    try:
-        if path.suffix.lower() == ".npy":
-            values = np.load(path, allow_pickle=False)
-        else:
-            text = path.read_text(encoding="utf-8-sig")  # Windows' editors mark their files
-            values = np.array(text.replace(",", " ").replace(";", " ").split(), dtype=np.float64)
-        return np.asarray(values, dtype=np.float64).ravel(), _named_unit(path.stem)
-    except (ValueError, UnicodeDecodeError) as error:
-        raise ValueError(f"the angles in {path} cannot be read: {error}") from None
-
-
-def in_degrees(angles: NDArray[np.float64], unit: str) -> tuple[NDArray[np.float64], str]:
-    """The angles in degrees, and what was recognised."""
-    if not len(angles) or not np.isfinite(angles).all():
-        raise ValueError(f"{int((~np.isfinite(angles)).sum())} of {len(angles)} angles are not finite numbers")
-    low, high = float(angles.min()), float(angles.max())
-    how = "as said"
-    if unit == "auto":
-        unit = "degrees" if max(abs(low), abs(high)) > 2 * math.pi * 1.001 else "radians"
-        how = "by their size"
-    said = f"{len(angles)} angles from {low:.4g} to {high:.4g}, taken as {unit} ({how})"
-    return (np.rad2deg(angles) if unit == "radians" else angles), said
-
-
-def _axes(path: Path, shape: tuple[int, ...], views: int, views_first: bool) -> tuple[int | None, int, int]:
-    """The axes of slices, views and detectors."""
-    order = (0, 1, 2) if views_first else (1, 0, 2)
-    matching = [axis for axis in order[: len(shape)] if shape[axis] == views]
-    if not matching:
-        size = " x ".join(map(str, shape))
-        raise ValueError(f"{path} is {size}, but there are {views} angles; no axis has that many views")
-    axis = matching[0]
-    rest = [other for other in range(len(shape)) if other != axis]
-    return (None, axis, rest[0]) if len(shape) == 2 else (rest[0], axis, rest[1])
 
 
 def _orientation(shape: tuple[int, ...], axes: tuple[int | None, int, int]) -> str:

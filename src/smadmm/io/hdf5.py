@@ -1,0 +1,81 @@
+"""HDF5 files: all datasets by name, through soft and external links, with the filters of hdf5plugin where it is there.
+
+A dataset that two links lead to is one dataset. Files stay open, for datasets are read later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from smadmm.extras import needs
+from smadmm.io.scan import NUMBERS, Content, ScanError
+
+HDF5 = (".h5", ".hdf5", ".hdf", ".he5", ".nxs", ".nx", ".nexus", ".cxi")
+
+
+def read_hdf5(path: Path) -> Content:
+    """The datasets of a file, not read yet."""
+    h5py = needs("h5py", "imaging", "HDF5 files")
+    with suppress(ImportError):  # its import makes the filters known; what needs one that is missing says so
+        import_module("hdf5plugin")
+    content = Content()
+    for name, item in _walk(h5py, h5py.File(path, "r"), "", set(), content.broken):
+        content.values |= {f"{name}/{key}": value for key, value in _short(item.attrs).items()}
+        if isinstance(item, h5py.Dataset) and item.size:
+            content.attributes[name] = dict(item.attrs)
+            if item.dtype.kind in NUMBERS and item.size > 1:
+                content.arrays[name] = item
+            elif item.size == 1:
+                content.put(name, item[()])
+    return content
+
+
+def _short(attributes: Any) -> dict[str, Any]:
+    """The numbers among attributes, and the texts."""
+    content = Content()
+    for name in attributes:
+        with suppress(OSError, TypeError):  # types that h5py does not know
+            content.put(name, attributes[name])
+    return content.values
+
+
+def _walk(h5py: Any, group: Any, prefix: str, seen: set[Any], broken: list[str]) -> Iterator[tuple[str, Any]]:
+    """All items below a group, each once, hard links before others."""
+    names = sorted(group, key=lambda name: not isinstance(group.get(name, getlink=True), h5py.HardLink))
+    for name in names:
+        try:
+            item = group[name]
+        except (KeyError, OSError):
+            link = group.get(name, getlink=True)
+            outside = isinstance(link, h5py.ExternalLink)  # told first: other links may lead through it
+            broken.insert(0 if outside else len(broken), f"{prefix}{name} -> {link.filename if outside else link.path}")
+            continue
+        where = h5py.h5o.get_info(item.id)
+        if (where.fileno, where.addr) in seen:
+            continue
+        seen.add((where.fileno, where.addr))
+        yield prefix + name, item
+        if isinstance(item, h5py.Group):
+            yield from _walk(h5py, item, f"{prefix}{name}/", seen, broken)
+
+
+def check_readable(path: Path, name: str, dataset: Any) -> None:
+    """Refuse a dataset that is compressed by an unknown filter, or whose parts lie in files that are not there."""
+    h5py = needs("h5py", "imaging", "HDF5 files")
+    if not isinstance(dataset, h5py.Dataset):
+        return
+    creation = dataset.id.get_create_plist()
+    for number in range(creation.get_nfilters()):
+        code = creation.get_filter(number)[0]
+        if not h5py.h5z.filter_avail(code):
+            needs("hdf5plugin", "formats", f"arrays compressed as {name} of {path}")
+            raise ScanError(path, f"compresses {name} by the filter {code}, which hdf5plugin does not know")
+    if dataset.is_virtual:
+        folder = Path(dataset.file.filename).parent
+        parts = {source.file_name for source in dataset.virtual_sources()} - {"."}
+        if gone := sorted(part for part in parts if not (folder / part).exists()):
+            raise ScanError(path, f"takes {name} from {len(gone)} files that are not there, such as {gone[0]}")

@@ -1,0 +1,49 @@
+"""Tilt series in MRC files: a section is a view, its columns are the detectors, its rows the slices (the tilt axis is
+vertical, as IMOD writes it). Angles are in the file beside it: .rawtlt or .tlt (a number per line) or .mdoc.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smadmm.extras import needs
+from smadmm.io.scan import Found, ScanError
+
+MRC = (".mrc", ".mrcs", ".st", ".ali")
+OFF = 1.0  # degrees that the tilt axis may lean
+
+
+def read_mrc(path: Path) -> Found:
+    """A tilt series with its angles."""
+    mrcfile = needs("mrcfile", "formats", "MRC files")
+    with mrcfile.mmap(path, mode="r") as file:
+        data = file.data  # the map outlives the file
+    angles, note = _angles(path)
+    layout = ("views", "slices", "detectors") if data.ndim == 3 else None
+    return Found(data, angles, "degrees", layout, notes=(note,) if note else ())
+
+
+def _angles(path: Path) -> tuple[NDArray[np.float64] | None, str]:
+    for beside in (path.with_suffix(".tlt"), path.with_suffix(".rawtlt")):
+        if beside.is_file():
+            return np.loadtxt(beside, dtype=np.float64, ndmin=1), f"angles of {beside.name}"
+    for beside in (path.with_name(path.name + ".mdoc"), path.with_suffix(".mdoc")):
+        if beside.is_file():
+            text = beside.read_text(encoding="utf-8", errors="replace")
+            lean = [float(value) % 180 for value in _numbers("RotationAngle", text)]
+            if lean and min(lean[0], 180 - lean[0]) > OFF:
+                raise ScanError(
+                    path,
+                    f"has its tilt axis {lean[0]:g} degrees off the vertical, as {beside.name} says",
+                    "align the series first, so that the axis is vertical",
+                )
+            return np.array(_numbers("TiltAngle", text)), f"angles of {beside.name}"
+    return None, ""
+
+
+def _numbers(name: str, text: str) -> list[float]:
+    return [float(value) for value in re.findall(rf"^{name}\s*=\s*(\S+)", text, re.MULTILINE)]
