@@ -27,7 +27,7 @@ from smadmm.sampling import Rng
 from smadmm.xsteps import XStep
 
 MARGIN = 1.1  # power iteration stays below the largest eigenvalue, and later batches may exceed the drawn ones
-PROBES = 4  # batches drawn to find s
+PROBES = 4  # batches drawn to find s; all views are one batch
 ITERATIONS = 12
 
 
@@ -57,7 +57,7 @@ class FourierStep(XStep):
         generator = torch.Generator().manual_seed(seed)
         v = torch.randn(loss.shape or (), generator=generator).to(self.H.device, loss.dtype)
         zero, largest = torch.zeros_like(v), 0.0
-        for probe in range(PROBES):
+        for probe in range(PROBES if batch < loss.n else 1):
             drawn = loss.draw(Rng(seed, probe, probe * batch), batch)
             value = 0.0
             for _ in range(ITERATIONS):

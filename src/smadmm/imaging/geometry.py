@@ -1,0 +1,184 @@
+"""What the views of a parallel scan say about its geometry: the axis of rotation, the angles, what lies outside.
+
+The mass of a view, sum_j b_ij, is the same for all views, and its centre runs on a sine,
+    m_i = sum_j t_j b_ij / sum_j b_ij = center + u cos(a_i) + v sin(a_i),   t_j = j - (detectors - 1)/2,
+if no mass lies outside the view and air is zero. A robust fit gives the axis with its standard error. Where the fit
+leaves more than noise would (scatter, drift, truncation), the axis is the one for which a few conjugate gradient steps
+on every second view predict the others best.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from smadmm.operators.radon import Radon
+
+Array = NDArray[np.float64]
+
+EDGE = 0.03  # share of the detectors that is taken as the edge on each side
+GOOD_FIT = 0.15  # detectors: a sine fit that leaves less needs no second opinion
+ACCEPTED = 0.5  # detectors: the largest standard error of an axis that is used
+COARSE = (320, 180)  # detectors and views of the second opinion
+AGREEMENT = 3.0  # detectors: how far the second opinion looks around a sine fit that is accepted
+STEADY = 0.05  # of the mass and its moments, in units of mass and half the detector
+CGLS_STEPS = 10
+
+
+class Axis(NamedTuple):
+    """The axis of rotation in detectors off the middle, its standard error, and what the sine fit leaves."""
+
+    center: float
+    error: float
+    left: float
+
+
+class Air(NamedTuple):
+    """The mean of the edges of every view, left and right."""
+
+    left: Array
+    right: Array
+
+    @property
+    def level(self) -> float:
+        return float(np.median(self.left + self.right) / 2)
+
+
+def spread(values: Array) -> float:
+    """A robust standard deviation."""
+    return float(1.4826 * np.median(np.abs(values - np.median(values))))
+
+
+def air_of(b: Array) -> Air:
+    """The edges of the views, by medians."""
+    k = max(3, round(EDGE * b.shape[1]))
+    return Air(np.median(b[:, :k], axis=1), np.median(b[:, -k:], axis=1))
+
+
+def sine_fit(b: Array, degrees: Array) -> Axis:
+    """The axis by the centres of mass, after a straight line through both edges is taken off every view."""
+    detectors = b.shape[1]
+    t, air, a = np.arange(detectors) - (detectors - 1) / 2, air_of(b), np.deg2rad(degrees)
+    p = b - (air.left[:, None] + (air.right - air.left)[:, None] * np.linspace(0, 1, detectors))
+    mass = p.sum(1)
+    usual = np.median(mass)
+    used = np.abs(mass - usual) < 0.5 * abs(usual)
+    if used.sum() < 6:
+        return Axis(0.0, math.inf, math.inf)
+    m, columns = (p[used] @ t) / mass[used], np.stack([np.ones_like(a), np.cos(a), np.sin(a)], axis=1)[used]
+    weight = np.ones(len(m))
+    for _ in range(20):  # Huber's weights
+        root = np.sqrt(weight)
+        fit = np.linalg.lstsq(columns * root[:, None], m * root, rcond=None)[0]
+        rest = m - columns @ fit
+        left = spread(rest) + 1e-9
+        weight = np.minimum(1, 1.5 * left / np.maximum(np.abs(rest), 1e-12))
+    normal = (columns * weight[:, None]).T @ columns
+    if np.linalg.cond(normal) > 1e6:  # a range of few degrees
+        return Axis(0.0, math.inf, math.inf)
+    return Axis(float(fit[0]), left * math.sqrt(np.linalg.inv(normal)[0, 0]), left)
+
+
+def is_steady(b: Array, degrees: Array) -> bool:
+    """Whether views agree as projections of one object at these angles must: in mass, and in its first two moments.
+
+    Moments of order n are trigonometric polynomials of order n in the angle. What a fit leaves is compared with the
+    size of the object.
+    """
+    detectors, a, air = b.shape[1], np.deg2rad(degrees), air_of(b)
+    t = (np.arange(detectors) - (detectors - 1) / 2) / (detectors / 2)
+    p = b - 0.5 * (air.left + air.right)[:, None]
+    mass = p.sum(1)
+    if len(b) < 8 or not np.median(mass) > 0:
+        return False
+    constant, first = np.ones_like(a), [np.cos(a), np.sin(a)]
+    for order, columns in enumerate(([constant], [constant, *first], [constant, *first, np.cos(2 * a), np.sin(2 * a)])):
+        moment = (p @ t**order) / np.median(mass)
+        basis = np.stack(columns, axis=1)
+        left = moment - basis @ np.linalg.lstsq(basis, moment, rcond=None)[0]
+        if spread(left) > STEADY:
+            return False
+    return True
+
+
+def find_axis(b: Array, degrees: Array) -> Axis:
+    """The axis of rotation by the sine fit and, where that leaves too much, by predicted views."""
+    fitted = sine_fit(b, degrees)
+    if fitted.left < GOOD_FIT and fitted.error < GOOD_FIT:
+        return fitted
+    limit = 0.1 * b.shape[1]
+    if fitted.error < ACCEPTED and abs(fitted.center) < b.shape[1] / 3:
+        places = fitted.center + np.linspace(-AGREEMENT, AGREEMENT, 13)
+    else:
+        rough = np.linspace(-limit, limit, 25)
+        first = [prediction_error(b, degrees, c, (96, 90)) for c in rough]
+        places = rough[int(np.argmin(first))] + np.linspace(-1, 1, 9) * (rough[1] - rough[0])
+    errors = np.array([prediction_error(b, degrees, c, COARSE) for c in places])
+    center = _valley(places, errors)
+    deep = errors.max() / errors.min() - 1
+    if center is None or deep < 0.01:  # a flat valley tells nothing
+        return fitted._replace(error=math.inf)
+    return Axis(center, 0.25, fitted.left)
+
+
+def _valley(places: Array, errors: Array) -> float | None:
+    """Where a curve of fourth order through the errors is lowest, inside; single dips come from interpolation."""
+    x, weight = (places - places.mean()) / (places[-1] - places[0]), np.ones(len(places))
+    for _ in range(10):
+        curve = np.polynomial.Polynomial.fit(x, errors, 4, domain=[-0.5, 0.5], w=weight)
+        rest = np.abs(errors - curve(x))
+        weight = np.minimum(1, np.median(rest) / np.maximum(rest, 1e-12))
+    fine = np.linspace(-0.5, 0.5, 1001)
+    best = int(np.argmin(curve(fine)))
+    return None if best in (0, 1000) else float(places.mean() + fine[best] * (places[-1] - places[0]))
+
+
+def prediction_error(b: Array, degrees: Array, center: float, most: tuple[int, int]) -> float:
+    """How badly every second view is predicted from the others, at a coarse resolution."""
+    k = max(1, b.shape[1] // most[0])
+    width = b.shape[1] // k * k
+    views = np.unique(np.linspace(0, len(b) - 1, min(len(b), most[1])).round().astype(np.int64))
+    rows = torch.from_numpy(b[views, :width].reshape(len(views), -1, k).mean(2).astype(np.float32))
+    middle, a = (center + (b.shape[1] - width) / 2) / k, np.deg2rad(degrees[views])
+    seen, left_out = (Radon(rows.shape[1], a[n::2], rows.shape[1], 1.0, middle) for n in (0, 1))
+    image = cgls(seen, rows[::2], CGLS_STEPS)
+    return float((left_out(image) - rows[1::2]).norm() / rows.norm())
+
+
+def cgls(radon: Radon, rows: torch.Tensor, steps: int, weights: torch.Tensor | None = None) -> torch.Tensor:
+    """A few conjugate gradient steps for |A x - b|^2_W from zero: least squares, stopped early."""
+    root = torch.ones_like(rows) if weights is None else weights.sqrt()
+    x, r = torch.zeros(radon.height, radon.width), root * rows
+    s = radon.adjoint(root * r)
+    p, size = s.clone(), float(s.square().sum())
+    for _ in range(steps):
+        q = root * radon(p)
+        step = size / max(float(q.square().sum()), 1e-30)
+        x.add_(p, alpha=step)
+        r.sub_(q, alpha=step)
+        s = radon.adjoint(root * r)
+        size, before = float(s.square().sum()), size
+        p = s + (size / max(before, 1e-30)) * p
+    return x
+
+
+def ends_twice(b: Array, span: float, center: float) -> bool:
+    """Whether the last view repeats the first: a range of angles that includes its end point.
+
+    After a whole turn the last view is the first one; after half a turn it is its mirror image.
+    """
+    turn = round(span / 180)
+    if abs(span - 180 * turn) > 1e-6 or turn not in (1, 2) or len(b) < 12:
+        return False
+    smooth = np.stack([np.convolve(row, np.ones(7) / 7, mode="same") for row in b])
+    first, last = smooth[0], smooth[-1]
+    if turn == 1:
+        t = np.arange(b.shape[1]) - (b.shape[1] - 1) / 2 - center
+        first = np.interp(-t, t, first)
+    apart = float(np.linalg.norm(last - first))
+    neighbours = np.linalg.norm(np.diff(smooth, axis=0), axis=1)
+    return apart < 0.5 * float(np.median(neighbours))

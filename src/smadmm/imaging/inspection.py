@@ -1,0 +1,482 @@
+"""A careful look at a sinogram before it is solved, and repairs inside the model: `inspect`.
+
+First the geometry: angles, axis, air, what lies outside the view (smadmm.imaging.geometry). Then rounds: a smooth
+image x of half the resolution, with a prior twenty times too strong, cannot follow what detectors and single rays do
+wrong, so it stays in the residual e = b - A x:
+    d_j = median_i e_ij,  s_j = 1.48 median_i |e_ij - d_j|
+are the offset and the spread of detector j. A detector that spreads more than four times as much as usual, or lies far
+off its neighbours, is dead: weight 0. Smaller offsets are stripes: what d_j differs from its running median is taken
+off. A ray that stands out of its neighbours, and a view that fits much worse than others, get weight 0. The noise is
+measured by differences along the detector, as a function of the value where it depends on that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from smadmm.arguments import ArgumentError
+from smadmm.imaging.geometry import (
+    ACCEPTED,
+    GOOD_FIT,
+    Array,
+    Axis,
+    air_of,
+    ends_twice,
+    find_axis,
+    is_steady,
+    sine_fit,
+    spread,
+)
+from smadmm.imaging.pnp import posterior_weight, tomography
+from smadmm.imaging.priors import find_prior
+from smadmm.imaging.sinograms import BackProjections, noise_level
+from smadmm.losses.tomography import Tomography
+from smadmm.operators.radon import Radon
+from smadmm.running import Stop, run
+from smadmm.sampling import stride
+
+REPAIRS = ("angles", "axis", "air", "width", "detectors", "stripes", "rays", "views", "noise", "negative")
+WIDER = 1.4  # the image beside the detector, where something lies outside the view
+ROUNDS, ROUGH_STEPS, ROUGH_STRENGTH = 3, 6, 20.0  # the first round finds gross errors alone
+WINDOW = 31  # detectors of the running median: cupping is wider, stripes are not
+OUTER = 0.04  # share of the detectors at each side whose offsets are left alone
+SPREADS, OFF = 4.0, 8.0  # a dead detector: this many usual spreads, or this far off its neighbours
+STRIPED = 0.35  # usual spreads: smaller offsets are what images leave
+OUTSTANDING = 12.0  # spreads of its surroundings: a wrong ray
+LOST = 5.0  # times the usual misfit: a lost view
+UNEQUAL = 4.0  # variances that differ by more depend on the value
+STRAIGHT = 0.9  # share of the logarithms of variances that a straight line explains
+GAP = 10.0  # degrees without a view that are worth a sentence
+MISFIT = 3.0  # times the noise: what no image explains
+FEW_VIEWS = 8  # too few to tell a detector from the image
+
+
+class Finding(NamedTuple):
+    """What was found in the data; `repaired` where data, weights or geometry were changed for it."""
+
+    kind: str
+    text: str
+    repaired: bool
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a look at a sinogram found: geometry, the sinogram as repaired, and how far each ray is trusted.
+
+    `prepared` has wrong rays filled in from their neighbours; `weights` is 1/variance in units of that of the best
+    rays, 0 for wrong ones, None where all rays are alike; `noise` is the noise of a ray of weight 1.
+    """
+
+    angles: Array  # degrees
+    center: float
+    center_error: float
+    width: float  # of the image, in units of the detector
+    prepared: NDArray[np.float32]
+    weights: NDArray[np.float32] | None
+    noise: float
+    measured_noise: float  # what differences along the detector say; less than `noise` where no image fits the data
+    negative: bool  # whether the image has values below zero
+    steady: bool  # whether masses and their centres are what the angles say
+    findings: tuple[Finding, ...]
+
+    def __repr__(self) -> str:
+        repaired = sum(f.repaired for f in self.findings)
+        return f"Inspection({len(self.findings)} findings, {repaired} repaired, center {self.center:.2f})"
+
+    def __str__(self) -> str:
+        return "\n".join(f.text for f in self.findings) or "nothing to repair was found"
+
+
+def inspect(
+    sinogram: Any,
+    angles: ArrayLike | Tensor | None = None,
+    *,
+    center: float | str = "auto",
+    raw: bool | Collection[str] = False,
+) -> Inspection:
+    """Look at line integrals -log(I/I0), views x detectors; of a volume at the slice in its middle.
+
+    `angles` in degrees: one per view, or (first, last) for equal steps; None: half a turn. `center` is the axis in
+    detectors off the middle, or "auto". `raw` switches repairs off: True all, or the names of some.
+    """
+    rows = sinogram[len(sinogram) // 2] if len(sinogram.shape) == 3 else sinogram
+    b = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
+    survey = survey_of(b, angles, center, skipped(raw))
+    return repaired(b, survey, skipped(raw))
+
+
+def skipped(raw: bool | Collection[str]) -> frozenset[str]:
+    """The repairs that are switched off, by name."""
+    if isinstance(raw, bool):
+        return frozenset(REPAIRS if raw else ())
+    names = frozenset([raw] if isinstance(raw, str) else raw)
+    if names - set(REPAIRS):
+        wrong, known = ", ".join(sorted(names - set(REPAIRS))), ", ".join(REPAIRS)
+        raise ArgumentError("{raw} names repairs to switch off, and {0} is none; there are {1}", wrong, known)
+    return names
+
+
+# --- geometry ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What all slices share."""
+
+    angles: Array
+    center: float
+    center_error: float
+    width: float
+    findings: tuple[Finding, ...]
+    fitted: bool = False  # the axis is that of the sine fit, which repaired data may improve
+    steady: bool = True  # masses and their centres are what the angles say
+
+
+def survey_of(b: NDArray[Any], angles: ArrayLike | Tensor | None, center: float | str, off: frozenset[str]) -> Survey:
+    """Angles, axis and width, from one slice."""
+    values = filled(np.asarray(b, dtype=np.float64))
+    findings: list[Finding] = []
+    given = None if angles is None else np.asarray(angles, dtype=np.float64).ravel()
+    is_range = given is None or (len(given) == 2 and len(values) > 2)
+    first, last = (0.0, 180.0) if given is None else (given[0], given[-1])
+    degrees = first + (last - first) * np.arange(len(values)) / len(values) if is_range or given is None else given
+    if isinstance(center, str):
+        axis = find_axis(values, degrees) if "axis" not in off else Axis(0.0, math.inf, math.inf)
+    else:
+        axis = Axis(float(center), 0.0, 0.0)
+    if is_range and "angles" not in off and ends_twice(values, abs(last - first), axis.center):
+        degrees = np.linspace(first, last, len(values))
+        text = f"the last view repeats the first: the angles go from {first:g} to {last:g} degrees inclusive"
+        findings.append(Finding("angles", text, True))
+    middle, found = _axis_used(axis, isinstance(center, str) and "axis" not in off)
+    width, outside = _width(values, off)
+    findings += [*found, *outside, *_gaps(degrees)]
+    fitted = isinstance(center, str) and "axis" not in off and axis.left < GOOD_FIT
+    return Survey(degrees, middle, axis.error, width, tuple(findings), fitted, is_steady(values, degrees))
+
+
+def _axis_used(axis: Axis, wanted: bool) -> tuple[float, list[Finding]]:
+    """The centre that is used: the found one where it is sure, and not 0 already."""
+    if not wanted:
+        return axis.center, []
+    if axis.error > ACCEPTED:
+        return 0.0, [Finding("axis", "the axis of rotation could not be found; it is taken in the middle", False)]
+    if abs(axis.center) < max(4 * axis.error, 0.1):
+        return 0.0, []
+    text = f"axis of rotation {axis.center:+.2f} detectors off the middle (standard error {axis.error:.2f})"
+    return axis.center, [Finding("axis", text, True)]
+
+
+def _width(b: Array, off: frozenset[str]) -> tuple[float, list[Finding]]:
+    """A wider image where the edges carry more than air in changing amounts."""
+    air, top = air_of(b), float(np.quantile(b, 0.99))
+    noise = _difference_noise(b)
+    carried = max(float(np.quantile(side, 0.9)) - min(air.level, 0.0) for side in air)
+    changing = max(spread(side) for side in air)
+    if "width" in off or carried < max(3 * noise, 0.02 * top) or changing < max(noise, 0.1 * carried):
+        return 1.0, []
+    text = f"the object reaches beyond the detector; the image is computed {WIDER:g} times as wide"
+    return WIDER, [Finding("width", text, True)]
+
+
+def _gaps(degrees: Array) -> list[Finding]:
+    """Views leave part of the half turn out."""
+    around = np.sort(degrees % 180)
+    steps = np.diff(np.append(around, around[0] + 180))
+    widest = float(steps.max())
+    if widest < max(GAP, 3 * float(np.median(steps))):
+        return []
+    text = f"limited angles: no view in {widest:.0f} of 180 degrees; edges along them are not seen"
+    return [Finding("range", text, False)]
+
+
+# --- detectors, rays, views -------------------------------------------------------------------------------------------
+
+
+def repaired(b: NDArray[Any], survey: Survey, off: frozenset[str]) -> Inspection:
+    """Find and repair what went wrong in one slice of a surveyed geometry."""
+    finite = np.isfinite(b)
+    values = filled(np.asarray(b, dtype=np.float64)).astype(np.float32)
+    weights, findings = finite.astype(np.float32), list(survey.findings)
+    if not finite.all():
+        text = f"{int((~finite).sum())} rays are not finite numbers; they get no weight"
+        findings.append(Finding("rays", text, True))
+    values, found = _without_offset(values, off)
+    findings += found
+    negative, left = False, None
+    if len(values) >= FEW_VIEWS and not {"detectors", "stripes", "rays", "views", "negative"} <= off:
+        values, left, survey, negative, found = _rounds(values, weights, survey, off)
+        findings = [f for f in findings if f.kind != "axis"] + [f for f in survey.findings if f.kind == "axis"] + found
+    noise, law = _noise_law(values, weights, off)
+    known = weights > 0
+    if law is not None:
+        weights *= law
+        text = f"noise grows with the value, by {1 / float(law.min()):.0f} in variance; rays are weighted by it"
+        findings.append(Finding("noise", text, False))
+    measured = noise
+    if left is not None and "noise" not in off:
+        misfit = 1.4826 * float(np.median(np.abs(left[known]) * np.sqrt(weights[known])))
+        if misfit > MISFIT * noise:
+            text = f"no image explains the data better than to {misfit:.2g}, {misfit / noise:.0f} times the noise "
+            findings.append(Finding("noise", text + "(drift, scatter, hardening): that is taken as the noise", False))
+            noise = misfit
+    plain = bool((weights == 1).all())
+    fill = filled(np.where(known, values, np.nan)).astype(np.float32)
+    return Inspection(survey.angles, survey.center, survey.center_error, survey.width, fill,
+                      None if plain else weights, noise, measured, negative, survey.steady,
+                      tuple(findings))  # fmt: skip
+
+
+def _without_offset(b: NDArray[np.float32], off: frozenset[str]) -> tuple[NDArray[np.float32], list[Finding]]:
+    """Air is zero: a constant that both edges of all views have is taken off."""
+    air, top, noise = air_of(b.astype(np.float64)), float(np.quantile(b, 0.99)), _difference_noise(b)
+    level = air.level
+    steady = max(spread(side) for side in air) < max(noise, 0.1 * abs(level))
+    alike = abs(float(np.median(air.left) - np.median(air.right))) < max(noise, 0.2 * abs(level))
+    if "air" in off or not (steady and alike) or abs(level) < max(noise, 0.003 * abs(top)):
+        return b, []
+    return b - np.float32(level), [Finding("air", f"air is at {level:.3g} instead of zero; taken off all rays", True)]
+
+
+class _Rough(NamedTuple):
+    """A smooth image of half the resolution and what it leaves of the sinogram."""
+
+    image: Tensor
+    residual: NDArray[np.float32]
+
+
+def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Survey, start: Tensor | None) -> _Rough:
+    """Solve coarsely with a strong prior, which follows no single detector."""
+    detectors = values.shape[1]
+    radon = Radon(math.ceil(detectors * survey.width / 2), np.deg2rad(survey.angles), detectors, 0.5, survey.center)
+    known = torch.from_numpy(filled(np.where(weights > 0, values, np.nan)).astype(np.float32))
+    images = BackProjections(radon, known)
+    scale = float(np.quantile(np.abs(images[1.0].numpy()), 0.999))
+    images.divide(scale)
+    loss = Tomography(radon, images.rows, torch.from_numpy(weights), sampling=stride)
+    prior, noise = find_prior("ridge-ct", "cpu", (-math.inf, math.inf)), noise_level(images.rows)
+    rho = ROUGH_STRENGTH * posterior_weight(loss, noise, prior.sigma)
+    first = images.first(noise, prior.sigma) if start is None else start / scale
+    solver = tomography(loss, prior.prox(rho), rho)
+    done = run(solver, first, Stop(iterations=ROUGH_STEPS), every=ROUGH_STEPS, objective=False, progress=False)
+    image = done.x * scale
+    return _Rough(image, values - radon(image).numpy())
+
+
+def _rounds(
+    values: NDArray[np.float32], weights: NDArray[np.float32], survey: Survey, off: frozenset[str]
+) -> tuple[NDArray[np.float32], NDArray[np.float32], Survey, bool, list[Finding]]:
+    """Find wrong detectors, rays and views in what a smooth image leaves; `weights` is changed in place.
+
+    Returns the repaired sinogram, what is left of it, the survey with its axis again, and what was found.
+    """
+    rough, taken = None, np.zeros_like(values)
+    dead, lost, wrong = np.zeros(values.shape[1], bool), np.zeros(len(values), bool), 0
+    e = np.zeros_like(values)
+    for number in range(ROUNDS):
+        rough = _rough(values, weights, survey, None if rough is None else rough.image)
+        e = rough.residual
+        columns = _columns(e, values - e, weights)
+        usual = float(np.median(columns.spread[columns.spread > 0])) if columns.spread.any() else 0.0
+        if usual == 0:
+            break
+        if "detectors" not in off:
+            dead |= _stands_out(np.maximum(columns.spread / SPREADS, np.abs(columns.jump) / OFF) / usual)
+            weights[:, dead] = 0
+        if "stripes" not in off and number > 0:
+            stripes = _stripes(columns, values - e, usual, dead)
+            taken, values, e = taken + stripes, values - stripes, e - stripes
+        if "views" not in off:
+            misfit = 1.4826 * np.median(np.abs(e[:, ~dead]), axis=1)
+            lost |= misfit > LOST * np.median(misfit)
+            weights[lost] = 0
+        if "rays" not in off:
+            out = _outstanding(e, weights > 0, _travel(survey.angles, values.shape[1]))
+            weights[out] = 0
+            wrong += int(out.sum())
+        survey = _again(survey, values, weights)
+    assert rough is not None
+    low, high = np.quantile(rough.image.numpy(), (0.02, 0.999))
+    negative = bool("negative" not in off and low < -0.1 * high)
+    return values, e, survey, negative, _told(dead, lost, wrong, taken, negative)
+
+
+def _again(survey: Survey, values: NDArray[np.float32], weights: NDArray[np.float32]) -> Survey:
+    """The axis by a sine fit to repaired data."""
+    if not survey.fitted:
+        return survey
+    axis = sine_fit(filled(np.where(weights > 0, values, np.nan).astype(np.float64)), survey.angles)
+    if axis.left > GOOD_FIT:
+        return survey
+    center, found = _axis_used(axis, True)
+    kept = tuple(f for f in survey.findings if f.kind != "axis")
+    return replace(survey, center=center, center_error=axis.error, findings=(*kept, *found))
+
+
+def _told(
+    dead: NDArray[np.bool_], lost: NDArray[np.bool_], wrong: int, taken: NDArray[np.float32], negative: bool
+) -> list[Finding]:
+    findings = []
+    if dead.any():
+        findings.append(
+            Finding("detectors", f"{_numbered('detector', dead)} without use (dead or hot): no weight", True)
+        )
+    if lost.any():
+        findings.append(Finding("views", f"{_numbered('view', lost)} not like the others: no weight", True))
+    if wrong:
+        rays = "1 ray stands" if wrong == 1 else f"{wrong} rays stand"
+        findings.append(Finding("rays", f"{rays} out of all around: no weight", True))
+    if taken.any():
+        size = float(np.sqrt((taken[taken != 0] ** 2).mean()))
+        findings.append(Finding("stripes", f"detectors differ by {size:.2g} (rms), which makes rings: taken off", True))
+    if negative:
+        findings.append(Finding("negative", "the image has values below zero; they are allowed", False))
+    return findings
+
+
+def _numbered(word: str, which: NDArray[np.bool_]) -> str:
+    numbers = np.flatnonzero(which)
+    listed = ", ".join(map(str, numbers[:6])) + (", ..." if len(numbers) > 6 else "")
+    return f"{word} {listed} is" if len(numbers) == 1 else f"{len(numbers)} {word}s ({listed}) are"
+
+
+class _Columns(NamedTuple):
+    """Per detector: how far its offset and its gain jump off those of its neighbours, and the spread that is left."""
+
+    jump: NDArray[np.float32]
+    gain: NDArray[np.float32]
+    spread: NDArray[np.float32]
+
+
+def _columns(e: NDArray[np.float32], projected: NDArray[np.float32], weights: NDArray[np.float32]) -> _Columns:
+    """Offsets by medians, gains by regression of the rest on the projected image."""
+    known = np.where(weights > 0, e, np.nan)
+    known[:, (weights == 0).all(0)] = 0
+    offset = np.nanmedian(known, axis=0)
+    rest = np.nan_to_num(known - offset)
+    centered = np.where(weights > 0, projected - np.median(projected, axis=0), 0)
+    limit = 3 * 1.4826 * np.median(np.abs(rest), axis=0)  # wrong rays must not tilt the line
+    gain = (centered * np.clip(rest, -limit, limit)).sum(0) / np.maximum((centered**2).sum(0), 1e-12)
+    spreads = 1.4826 * np.nanmedian(np.abs(known - offset), axis=0)
+    jump, own = offset - running_median(offset, WINDOW), gain - running_median(gain, WINDOW)
+    return _Columns(jump.astype(np.float32), own.astype(np.float32), spreads.astype(np.float32))
+
+
+def _stands_out(size: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Above 1, and nearly as large as anything within three detectors: a dead one disturbs its neighbours."""
+    padded = np.pad(size, 3, mode="edge")
+    around = np.lib.stride_tricks.sliding_window_view(padded, 7).max(-1)
+    found: NDArray[np.bool_] = (size > 1) & (size >= 0.8 * around)
+    return found
+
+
+def _stripes(
+    columns: _Columns, projected: NDArray[np.float32], usual: float, dead: NDArray[np.bool_]
+) -> NDArray[np.float32]:
+    """What detectors add to their rays, offset and gain; zero where that is no more than images leave."""
+    outer = max(1, round(OUTER * len(dead)))
+    inside = ~dead
+    inside[:outer] = inside[-outer:] = False
+    centered = projected - np.median(projected, axis=0)
+    least = max(STRIPED, 3 * 1.25 / math.sqrt(len(projected))) * usual  # more than chance
+    stripes = np.zeros_like(projected)
+    for part in (np.broadcast_to(columns.jump, stripes.shape), columns.gain * centered):
+        if inside.any() and float(np.sqrt((part[:, inside] ** 2).mean())) > least:
+            stripes[:, inside] += part[:, inside]
+    return stripes
+
+
+def _travel(degrees: Array, detectors: int) -> int:
+    """How many detectors the trace of a point can move from one view to the next, at most."""
+    step = float(np.median(np.abs(np.diff(np.sort(degrees)))))
+    return math.ceil(math.radians(step) * detectors / 2) + 2
+
+
+def _outstanding(e: NDArray[np.float32], known: NDArray[np.bool_], travel: int) -> NDArray[np.bool_]:
+    """Rays that stand out of what is around them; a small object does so in the next views, too."""
+    usual = 1.4826 * float(np.median(np.abs(e[known])))
+    out = np.zeros(e.shape, bool)
+    for i, j in np.argwhere((np.abs(e) > 10 * usual) & known):
+        around = e[max(0, i - 3) : i + 4, max(0, j - 4) : j + 5]
+        middle = float(np.median(around))
+        size, width = abs(e[i, j] - middle), 1.4826 * float(np.median(np.abs(around - middle)))
+        beside = [np.abs(e[n, max(0, j - travel) : j + travel + 1] - middle) for n in (i - 1, i + 1) if 0 <= n < len(e)]
+        out[i, j] = size > OUTSTANDING * max(width, usual) and size > 3 * max(float(b.max()) for b in beside)
+    return out
+
+
+# --- noise ------------------------------------------------------------------------------------------------------------
+
+
+def _difference_noise(b: NDArray[Any]) -> float:
+    """The noise by sixth differences along the detector."""
+    order = min(6, b.shape[1] - 1)
+    scale = math.sqrt(math.comb(2 * order, order)) * 0.6745
+    return float(np.median(np.abs(np.diff(b, n=order, axis=1)))) / scale
+
+
+def _noise_law(
+    b: NDArray[np.float32], weights: NDArray[np.float32], off: frozenset[str]
+) -> tuple[float, NDArray[np.float32] | None]:
+    """The noise of the best rays, and 1/variance of each in units of theirs, log-linear in the value, if it varies."""
+    noise = _difference_noise(b)
+    if "noise" in off or b.shape[1] < 32:
+        return noise, None
+    order = 6
+    d = np.abs(np.diff(b, n=order, axis=1)) / (math.sqrt(math.comb(2 * order, order)) * 0.6745)
+    windows = np.lib.stride_tricks.sliding_window_view(b, order + 1, axis=1)
+    known = np.lib.stride_tricks.sliding_window_view(weights, order + 1, axis=1).min(-1) > 0
+    value, size = windows.mean(-1)[known], d[known]
+    cuts = np.quantile(value, np.linspace(0, 1, 13))
+    which = np.clip(np.searchsorted(cuts, value, side="right") - 1, 0, 11)
+    centers = np.array([value[which == n].mean() if (which == n).any() else np.nan for n in range(12)])
+    levels = np.array([np.median(size[which == n]) if (which == n).any() else np.nan for n in range(12)])
+    good = np.isfinite(centers) & (levels > 0)
+    if good.sum() < 6:
+        return noise, None
+    logs = 2 * np.log(levels[good])
+    slope, start = np.polyfit(centers[good], logs, 1)
+    straight = 1 - np.var(logs - start - slope * centers[good]) / max(float(np.var(logs)), 1e-12)
+    low, high = (float(q) for q in np.quantile(value, (0.05, 0.95)))
+    if slope <= 0 or straight < STRAIGHT or slope * (high - low) < math.log(UNEQUAL):
+        return noise, None
+    smooth = np.stack([np.convolve(row, np.ones(5) / 5, mode="same") for row in b])
+    best = math.exp(0.5 * (start + slope * low))
+    law = np.exp(-slope * (np.clip(smooth, low, None) - low))
+    return best, law.astype(np.float32)
+
+
+def running_median(values: Any, window: int) -> Any:
+    """The median of `window` neighbours, the ends repeated."""
+    half = min(window, len(values)) // 2
+    padded = np.pad(values, half, mode="edge")
+    return np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=-1).astype(values.dtype)
+
+
+def filled(b: Array) -> Array:
+    """Rays that are not finite are filled in from their neighbours in the view, whole views from neighbouring views."""
+    bad = ~np.isfinite(b)
+    if not bad.any():
+        return b
+    out, places = b.copy(), np.arange(b.shape[1])
+    whole = bad.all(1)
+    for i in np.flatnonzero(bad.any(1) & ~whole):
+        out[i, bad[i]] = np.interp(places[bad[i]], places[~bad[i]], b[i, ~bad[i]])
+    if whole.all():
+        raise ValueError("the sinogram has no finite values; there is nothing to reconstruct")
+    views = np.flatnonzero(~whole)
+    for i in np.flatnonzero(whole):
+        after = np.searchsorted(views, i)
+        near = views[max(0, after - 1) : after + 1]
+        share = np.abs(near - i).astype(float)
+        out[i] = np.average(out[near], axis=0, weights=1 / share)
+    filled_in: Array = out
+    return filled_in
