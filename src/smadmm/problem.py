@@ -7,11 +7,12 @@ L = F(x) + h(y) - <lam, A x + B y - c>.
 
 from __future__ import annotations
 
+import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -96,16 +97,38 @@ class FiniteSum(Loss):
         return components.mean(0)
 
 
+class Distance(NamedTuple):
+    """What is known of dist(g, dh(y)): bounds, and the value to go by. It is exact where low = high."""
+
+    low: float
+    value: float
+    high: float
+
+
 class Prox(ABC):
     """What the y-step needs of h: prox(v, t) = argmin_y h(y) + 1/(2t) |y - v|^2. A denoiser is one; it has no value."""
 
     shape: Shape | None = None
     dtype: torch.dtype | None = None
     separable: bool = False  # entry by entry: then the step t may be a tensor
+    of_a_function: bool = True  # whether it is the prox of some h; a denoiser need not be
+    smooth: bool = False  # h is known to be differentiable where the prox ends, so that dh(y) is one point
 
     @abstractmethod
     def prox(self, v: Tensor, t: Step) -> Tensor:
         """argmin_y h(y) + 1/(2t) |y - v|^2; t may be a tensor for separable h."""
+
+    def distance(self, y: Tensor, g: Tensor, r: Step) -> Distance:
+        """dist(g, dh(y)) at any y, from the prox alone: the residual |r (y - prox_{h/r}(y + g/r))|.
+
+        It vanishes where the distance does, and is at most the distance where h is convex.
+        """
+        residual = float(torch.linalg.vector_norm(r * (y - self.prox(y + g / r, 1 / r))))
+        return Distance(0.0, residual, math.inf)
+
+    def reached(self, z: Tensor, y: Tensor) -> float | None:
+        """phi(y) at y = prox_phi(z), where it is known only there; the weight of phi in the objective is r."""
+        return None
 
 
 class Penalty(Prox):
@@ -121,6 +144,10 @@ class Penalty(Prox):
     @abstractmethod
     def subdifferential_distance(self, y: Tensor, g: Tensor) -> float:
         """dist(g, dh(y)), the Euclidean distance of g to the subdifferential at y."""
+
+    def distance(self, y: Tensor, g: Tensor, r: Step) -> Distance:
+        exact = self.subdifferential_distance(y, g)
+        return Distance(exact, exact, exact)
 
 
 def _refuse_kind(name: str, value: object, kind: type, cure: str) -> None:
@@ -204,12 +231,34 @@ class Problem:
             total += By
         return total if self.c is None else total.sub_(self.c)
 
-    def objective(self, x: Tensor, ys: Sequence[Tensor]) -> float | None:
-        """F(x) + sum_j h_j(y_j), with y = A x - c where B = -I and h is finite; None if some h has no value."""
+    def objective(
+        self, x: Tensor, ys: Sequence[Tensor], zs: Sequence[Tensor] = (), rs: Sequence[Any] = ()
+    ) -> float | None:
+        """F(x) + sum_j h_j(y_j), with y = A x - c where B = -I and h is finite; None if some h has no value.
+
+        With the arguments z and weights r of the y-steps a gradient-step denoiser counts as r phi(y).
+        """
         if not all(isinstance(h, Penalty) for h in self.hs):
-            return None
+            return self._objective_reached(x, ys, zs, rs)
         penalties = [h for h in self.hs if isinstance(h, Penalty)]
         if self.explicit and not penalties[0].indicator:
             ys = (self.A(x) if self.c is None else self.A(x) - self.c,)
         smooth = float(self.f.value(x, self.f.full()))
         return smooth + sum(h.value(y) for h, y in zip(penalties, ys, strict=True))
+
+    def _objective_reached(
+        self, x: Tensor, ys: Sequence[Tensor], zs: Sequence[Tensor], rs: Sequence[Any]
+    ) -> float | None:
+        """F(x) + h(y) with r phi(y) for what is known at y = prox(z) only; None where that is not known either."""
+        if not zs:
+            return None
+        total = float(self.f.value(x, self.f.full()))
+        for h, y, z, r in zip(self.hs, ys, zs, rs, strict=True):
+            if isinstance(h, Penalty):
+                total += h.value(y)
+                continue
+            phi = h.reached(z, y)
+            if phi is None:
+                return None
+            total += float(r) * phi
+        return total

@@ -228,7 +228,7 @@ class Recorder:
     def row(self, s: State, seconds: float) -> dict[str, float]:
         row: dict[str, float] = {"k": s.k, "sfo": s.sfo, "seconds": seconds}
         if self.objective and self.problem.f.n is not None:
-            value = self.problem.objective(s.answer, s.ys)
+            value = self.problem.objective(s.answer, s.ys, s.zs, s.rs)
             if value is not None:
                 row["objective"] = value
         if self.certify:

@@ -54,6 +54,8 @@ class State:
     products: int = 0  # sample gradients that x-steps computed
     mean: Mean | None = None
     stepsize: StepSize | None = None
+    zs: tuple[Tensor, ...] = ()  # what the proxes of the last y-step were applied to: y = prox_{h/r}(z) ...
+    rs: tuple[Any, ...] = ()  # ... and their weights r; before the first step those it will have
 
     @property
     def y(self) -> Any:
@@ -142,7 +144,10 @@ class ADMM:
         est = self.estimator.init(p.f, x, rng)
         mean = None if self.average is None else Mean(x, lam, 0.0)
         stepsize = None if self.stepsize is None else self.stepsize.init(x, est.v)
-        return State(k=0, x=x, ys=ys, lam=lam, est=est, Ax=Ax, Bys=Bys, drawn=rng.drawn, mean=mean, stepsize=stepsize)
+        s_1 = 1.0 if stepsize is None else stepsize.step
+        rs = tuple(r(1) / s_1 for r in self.rs)
+        begun = State(k=0, x=x, ys=ys, lam=lam, est=est, Ax=Ax, Bys=Bys, drawn=rng.drawn)
+        return replace(begun, mean=mean, stepsize=stepsize, rs=rs)
 
     def _first_ys(self, Ax: Tensor, y: Tensor | Sequence[Tensor] | None) -> tuple[Tensor, ...]:
         p = self.problem
@@ -162,11 +167,12 @@ class ADMM:
         p, k = self.problem, s.k + 1
         s_k = 1.0 if s.stepsize is None else s.stepsize.step
         rho, eta = self.rho(k) / s_k, self.eta(k) / s_k
-        ys, Bys = list(s.ys), list(s.Bys)
+        ys, Bys, zs, rs = list(s.ys), list(s.Bys), [], []
         for j, (h, B, r_j) in enumerate(zip(p.hs, p.Bs, self.rs, strict=True)):  # line 3
             w = _add(_less_blocks(s.lam, rho, Bys, p.c), -rho, s.Ax)  # lam - rho (A x + B y - c)
-            r = r_j(k) / s_k
-            ys[j] = h.prox(_plus(ys[j], 1 / r, B.T(w)), 1 / r)
+            rs.append(r_j(k) / s_k)
+            zs.append(_plus(ys[j], 1 / rs[j], B.T(w)))
+            ys[j] = h.prox(zs[j], 1 / rs[j])
             Bys[j] = B(ys[j])
         base = _less_blocks(s.lam, rho, Bys, p.c)  # lam - rho (B y+ - c)
         w = _plus(base, -rho, s.Ax)  # lam - rho (A x + B y+ - c)
@@ -184,7 +190,7 @@ class ADMM:
             stepsize = self.stepsize.update(s.stepsize, x, s.x, est.v, k)
         price = s.products + self.x_step.sfo
         new = State(k=k, x=x, ys=tuple(ys), lam=lam, est=est, Ax=Ax, Bys=tuple(Bys), drawn=rng.drawn, products=price)
-        return replace(new, mean=mean, stepsize=stepsize)
+        return replace(new, mean=mean, stepsize=stepsize, zs=tuple(zs), rs=tuple(rs))
 
     def steps(self, s: State) -> Iterator[State]:
         """The states after s, one by one, without end."""

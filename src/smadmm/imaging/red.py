@@ -8,7 +8,7 @@ ADMM, with y = D(x) of the last step and lam = -tau (x - y), so that grad F(x) =
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -54,4 +54,5 @@ class RED:
         rng = Rng(self.seed, k, s.drawn)
         est = self.estimator.update(self.problem.f, s.est, x, k, rng)
         price = s.products + self.x_step.sfo
-        return State(k=k, x=x, ys=(y,), lam=-pull, est=est, Ax=x, Bys=(-y,), drawn=rng.drawn, products=price)
+        new = State(k=k, x=x, ys=(y,), lam=-pull, est=est, Ax=x, Bys=(-y,), drawn=rng.drawn, products=price)
+        return replace(new, zs=(s.x,), rs=(self.tau,))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -214,6 +215,15 @@ class Simplex(Penalty):
         )
 
 
+@runtime_checkable
+class GradientStepLike(Protocol):
+    """A denoiser D = I - grad g that can tell g: the prox of phi, phi(D(z)) = g(z) - 1/2 |z - D(z)|^2, if Lip < 1."""
+
+    lipschitz: float | None
+
+    def potential(self, x: Tensor) -> Tensor: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Denoised(Prox):
     """A denoiser D in the place of prox: y = D(v), whatever t is. With a denoiser rho is the weight of the prior.
@@ -245,10 +255,31 @@ class Denoised(Prox):
             stacklevel=4,
         )
 
+    @property
+    def smooth(self) -> bool:  # type: ignore[override]
+        """Whether D is known to be the prox of a differentiable phi."""
+        D = self.denoiser
+        return isinstance(D, GradientStepLike) and D.lipschitz is not None and D.lipschitz < 1
+
+    @property
+    def of_a_function(self) -> bool:  # type: ignore[override]
+        return self.smooth
+
+    def _images(self, v: Tensor) -> Tensor:
+        return v.reshape(1, -1, *v.shape[-2:]) if self.image and v.ndim <= 3 else v
+
+    def reached(self, z: Tensor, y: Tensor) -> float | None:
+        """phi(y) = g(z) - 1/2 |z - y|^2 for a gradient step D."""
+        D = self.denoiser
+        if not (self.smooth and isinstance(D, GradientStepLike)):
+            return None
+        with torch.no_grad():
+            return float(D.potential(self._images(z)).sum()) - 0.5 * _length(z - y) ** 2
+
     def prox(self, v: Tensor, t: Step) -> Tensor:
         self._warn_once()  # it may have been measured since
         with torch.no_grad():
-            x = v.reshape(1, -1, *v.shape[-2:]) if self.image and v.ndim <= 3 else v
+            x = self._images(v)
             y = self.denoiser(x)
         if not isinstance(y, Tensor):
             raise TypeError(f"the denoiser made {type(y).__name__} of a tensor; let it return torch.from_numpy(...)")
