@@ -1,10 +1,12 @@
 # Every target makes its own virtual environment, .venv, with the versions of constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
-# one thread a process: small tensors are several times slower with more
+# one thread per process: small tensors are several times slower with more
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo test test-browser mutants bench lint clean
+.PHONY: venv demo check test coverage test-browser mutants bench lint clean
+# the tests of a developer's minute
+FAST := not slow and not command and not browser
 
 venv: .venv/.ready
 
@@ -22,9 +24,16 @@ lint: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+check: lint  ## lint, types and the fast tests, within a minute
+	$(BIN)/python -m pytest --numprocesses 2 -m "$(FAST)" --quiet
+
 test: lint  ## lint, types, tests, doctests
 	$(BIN)/python -m pytest --numprocesses 2
 	$(BIN)/python -m pytest --doctest-modules src --quiet
+
+coverage: venv  ## branch coverage of the engine by the fast tests; below 95 % it fails
+	$(BIN)/python -m coverage run -m pytest -m "$(FAST)" --quiet
+	$(BIN)/python -m coverage report
 
 test-browser: venv  ## the report page in Debian's chromium, installed here if it is missing
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { \

@@ -1,9 +1,36 @@
 import signal
+from importlib.util import find_spec
 
 import pytest
 import torch
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
+
+# files that cannot do without a library; where it is missing, as it is beside the core alone, they are left out
+LIBRARIES = {
+    "cvxpy": ["answers", "proxes"],
+    "h5py": ["images", "phase", "reconstruct", "retrieve", "tomography"],
+    "numba": ["denoisers_ridge", "radon"],
+    "PIL": ["experiment_phase"],
+    "safetensors": [
+        "denoisers_experiment",
+        "denoisers_gradient_step",
+        "denoisers_jacobian",
+        "denoisers_training",
+        "denoisers_weights",
+        "experiment_ct",
+    ],
+    "scipy": ["losses", "operators"],
+    "sklearn": ["classification", "classifier", "graphs", "learn_loops", "libsvm"],
+    "typer": ["cli", "denoisers_command", "index", "transmission"],
+}
+LEFT_OUT = {library: files for library, files in LIBRARIES.items() if find_spec(library) is None}
+collect_ignore = [f"test_{file}.py" for files in LEFT_OUT.values() for file in files]
+
+
+def pytest_terminal_summary(terminalreporter):
+    for library, files in LEFT_OUT.items():
+        terminalreporter.write_line(f"without {library}, left out: {', '.join(files)}")
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ def test_lasso_with_full_batches_equals_scikit_learn(regression):
     np.testing.assert_allclose(state.y.numpy(), lasso_answer(X, b), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
 def test_fused_lasso_with_full_batches_equals_cvxpy(regression, exact):
     X, b = regression
@@ -59,6 +60,7 @@ def test_fused_lasso_with_full_batches_equals_cvxpy(regression, exact):
     np.testing.assert_allclose(state.x.numpy(), fused_answer(X, b), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_blocks_equal_cvxpy(regression):
     """Logistic loss, fused lasso and a box at once: two blocks."""
     X, b = regression
@@ -83,6 +85,7 @@ STOCHASTIC = {  # estimator, iterations, accuracy |x - x*|_inf
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STOCHASTIC)
 def test_lasso_stochastically(regression, name):
     X, b = regression
@@ -94,6 +97,7 @@ def test_lasso_stochastically(regression, name):
     assert np.abs(state.x.numpy() - lasso_answer(X, b)).max() < accuracy
 
 
+@pytest.mark.slow
 def test_lasso_with_plain_sgd_needs_averaging(regression):
     """SADMM with a constant step hovers around the answer; its average comes close."""
     X, b = regression

@@ -14,9 +14,12 @@ from smadmm.report import Column, Compare, Curves, Facts, Heading, Measured, Pag
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 REQUIRED = "SMADMM_BROWSER" in os.environ  # set by `make test-browser`, where nothing may be skipped
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None and not REQUIRED, reason="Chromium is not installed; `make test-browser` installs it"
-)
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        CHROMIUM is None and not REQUIRED, reason="Chromium is not installed; `make test-browser` installs it"
+    ),
+]
 
 DESKTOP = {"viewport": {"width": 1100, "height": 800}}
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True, "color_scheme": "dark"}

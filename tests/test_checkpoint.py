@@ -3,6 +3,7 @@
 import builtins
 import dataclasses
 import errno
+import multiprocessing
 import os
 import random
 import subprocess
@@ -67,20 +68,25 @@ run(make(), START, Stop(iterations=4000), every=500, checkpoint={file!r}, checkp
 """
 
 
+@pytest.mark.command
 def test_kill_dash_nine_twenty_times(tmp_path):
     """Killed at random moments and resumed, the end is that of the run never stopped."""
     file = tmp_path / "c"
     script = SCRIPT.format(tests=str(Path(__file__).parent), file=str(file))
+    quick = "forkserver" in multiprocessing.get_all_start_methods()  # processes that have imported all they need
+    context = multiprocessing.get_context("forkserver" if quick else "spawn")
+    context.set_forkserver_preload(["pytest", "smadmm"])
     moments, kills = random.Random(0), 0
     while kills < 20:
-        process = subprocess.Popen([sys.executable, "-c", script])
+        process = context.Process(target=exec, args=(script,))
+        process.start()
         before = file.stat().st_mtime_ns if file.exists() else 0
-        while process.poll() is None and (file.stat().st_mtime_ns if file.exists() else 0) == before:
+        while process.is_alive() and (file.stat().st_mtime_ns if file.exists() else 0) == before:
             time.sleep(0.001)  # it has written at least once more
         time.sleep(moments.random() * 0.05)
-        assert process.poll() is None, "the run ended before it was killed 20 times; make it longer"
+        assert process.is_alive(), "the run ended before it was killed 20 times; make it longer"
         process.kill()
-        process.wait()
+        process.join()
         kills += 1
         load(file)  # never half written
     assert load(file)[0].k < 4000

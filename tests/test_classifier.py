@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -61,7 +62,9 @@ def test_convex_answer_equals_a_reference():
 
     X, y = make_classification(600, 8, n_informative=5, random_state=1)
     ours = GraphGuidedClassifier(1e-2, graph=None, loss="logistic", fit_intercept=False, max_epochs=200, tol=1e-12)
-    reference = LogisticRegression(l1_ratio=1, solver="liblinear", C=1 / (1e-2 * 600), fit_intercept=False, tol=1e-10)
+    new = tuple(map(int, version("scikit-learn").split(".")[:2])) >= (1, 8)
+    l1 = {"l1_ratio": 1} if new else {"penalty": "l1"}
+    reference = LogisticRegression(**l1, solver="liblinear", C=1 / (1e-2 * 600), fit_intercept=False, tol=1e-10)
     np.testing.assert_allclose(ours.set_params(random_state=0).fit(X, y).coef_, reference.fit(X, y).coef_, atol=2e-3)
 
 

@@ -1,6 +1,5 @@
 """The command line: results as promised, errors as one sentence with exit code 2."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,11 +9,11 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-import torch
 
 import smadmm
 from smadmm import __main__ as cli
-from smadmm.paper import complexity
+
+posix = pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
 
 
 def smadmm_command(*arguments, **options):
@@ -22,6 +21,21 @@ def smadmm_command(*arguments, **options):
     return subprocess.run(command, capture_output=True, text=True, **options)
 
 
+@pytest.fixture
+def here(monkeypatch, capsys):
+    """The command line in this process: its exit code, what it says and what it complains of."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["smadmm", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return ended.value.code, said.out, said.err
+
+    return call
+
+
+@pytest.mark.command
 def test_version_and_help():
     assert smadmm_command("--version").stdout.strip() == f"smadmm {smadmm.__version__}"
     assert "reproduce" in smadmm_command("--help").stdout
@@ -41,6 +55,7 @@ def test_too_little_memory_is_one_sentence(error, monkeypatch, capsys):
         cli.main()
 
 
+@pytest.mark.command
 def test_unwritable_output_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     done = smadmm_command("reproduce", "complexity", "--out", tmp_path / "file" / "out", "--quick")
@@ -75,13 +90,17 @@ def test_every_command_has_the_common_options(command):
         (["train-denoiser", "x", "--out", "x"], "the device 'abacus' is not available here; use cpu"),
     ],
 )
-def test_a_device_that_is_not_there_is_one_sentence(arguments, reason, tmp_path):
-    done = smadmm_command(*arguments, "--device", "abacus", cwd=tmp_path)
-    assert done.returncode == 2 and reason in done.stderr and done.stderr.count("\n") == 1
+def test_a_device_that_is_not_there_is_one_sentence(arguments, reason, here, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    code, _, error = here(*arguments, "--device", "abacus")
+    assert code == 2 and reason in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("send", "number"), [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)])
+@pytest.mark.slow
+@pytest.mark.command
+@posix
+@pytest.mark.parametrize(("send", "number"), [("killpg", signal.SIGINT), ("kill", signal.SIGTERM)])
 def test_ctrl_c_ends_all_processes_and_says_how_to_go_on(send, number, tmp_path):
     """A terminal sends the signal to the command and the processes it has started, `kill` to the command alone."""
     out = tmp_path / "out"
@@ -93,7 +112,7 @@ def test_ctrl_c_ends_all_processes_and_says_how_to_go_on(send, number, tmp_path)
                     break
                 time.sleep(0.2)
             time.sleep(3)
-            send(going.pid, number)
+            getattr(os, send)(going.pid, number)
             _, said = going.communicate(timeout=60)  # until the last of its processes has closed stderr
         finally:
             with suppress(ProcessLookupError):
@@ -101,66 +120,6 @@ def test_ctrl_c_ends_all_processes_and_says_how_to_go_on(send, number, tmp_path)
     assert going.returncode == 130
     assert said.strip().endswith(f"what is finished is kept in {out}: the same command goes on from there")
     assert "Traceback" not in said
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory):
-    """`smadmm reproduce complexity --quick`, once."""
-    out = tmp_path_factory.mktemp("complexity")
-    done = smadmm_command("reproduce", "complexity", "--out", out, "--quick", env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
-    return out, json.loads((out / "results.json").read_text())
-
-
-def test_complexity_results_have_the_promised_form(measured):
-    out, results = measured
-    assert set(results) >= {"experiment", "command", "version", "quick", "seed", "seconds", "environment", "rows"}
-    assert results["experiment"] == "complexity" and results["version"] == smadmm.__version__
-    for row in results["rows"]:
-        assert set(row) >= {"method", "variant", "slope", "slope_low", "slope_high", "sfo_to_1e-3", "level"}
-        assert row["slope_low"] <= row["slope"] <= row["slope_high"]
-    assert (out / "complexity.png").stat().st_size > 10_000
-    assert (out / "table.md").read_text() == complexity.table(results["rows"]) + "\n"
-
-
-def test_complexity_of_the_paper_holds(measured):
-    """The slopes and levels that the theorems promise."""
-    rows = {(row["method"], row["variant"]): row for row in measured[1]["rows"]}
-    dynamic, constant = rows["smadmm", "dynamic"], rows["smadmm", "constant"]
-    assert -0.72 <= dynamic["slope"] <= -0.60 and -0.72 <= constant["slope"] <= -0.60
-    assert -0.65 <= rows["sadmm", "sqrt"]["slope"] <= -0.48
-    assert -0.05 <= rows["sadmm", "one"]["slope"] <= 0.05 and rows["sadmm", "one"]["sfo_to_1e-3"] is None
-    for row in (dynamic, constant):
-        assert row["level"] < 0.7 * rows["spider", "constant"]["level"]
-        assert row["level"] < 0.45 * rows["sadmm", "sqrt"]["level"]
-        assert row["sfo_to_1e-3"] < 0.7 * rows["spider", "constant"]["sfo_to_1e-3"]
-
-
-@pytest.mark.parametrize("method", complexity.METHODS, ids=lambda m: f"{m.method} {m.variant}")
-def test_every_method_pays_for_what_it_computes(method, monkeypatch):
-    """A run of the experiment ends where the sample gradients it really computed reach the budget."""
-    computed = []
-
-    class Counted(complexity.Population):
-        def draw(self, rng, size):
-            self.size = size
-            return super().draw(rng, size)
-
-        def gradient(self, points, weights, batch):
-            computed.append(self.size * len(points))
-            return super().gradient(points, weights, batch)
-
-    monkeypatch.setattr(complexity, "Population", Counted)
-    (job,) = method.jobs((1000,), runs=2, seed=0)
-    complexity.run_job(job, None)
-    assert sum(computed[:-1]) < 1000 <= sum(computed)
-
-
-def test_levels_are_those_of_the_second_half(monkeypatch):
-    """With the count of gradients in the place of dist^2 the mean over (T/2, T] is about 3 T/4."""
-    monkeypatch.setattr(complexity, "distances", lambda f, A, s: torch.full((2,), float(s.sfo), dtype=torch.float64))
-    (job,) = complexity.Method("sadmm", "one", 0.0, horizon=False).jobs((200, 800), runs=2, seed=0)
-    np.testing.assert_allclose(complexity.run_job(job, None)["levels"], [[150, 150], [600, 600]], rtol=0.01)
 
 
 # --- smadmm classify
@@ -179,6 +138,7 @@ def files(tmp_path):
     return tmp_path
 
 
+@pytest.mark.command
 def test_classify_fits_saves_and_applies(files):
     graph = files / "edges"
     fitted = smadmm_command(
@@ -205,7 +165,7 @@ def test_classify_fits_saves_and_applies(files):
         (["{train}", "--model", "{train}"], "is not a model of smadmm classify"),
     ],
 )
-def test_classify_errors_are_one_sentence(files, arguments, message):
-    done = smadmm_command("classify", *(a.format(train=files / "train") for a in arguments))
-    assert done.returncode == 2 and message in done.stderr
-    assert done.stderr.startswith("Error: ") and "Traceback" not in done.stderr
+def test_classify_errors_are_one_sentence(files, arguments, message, here):
+    code, _, error = here("classify", *(a.format(train=files / "train") for a in arguments), "--quiet")
+    assert code == 2 and message in error
+    assert error.startswith("Error: ") and "Traceback" not in error

@@ -27,6 +27,7 @@ def svrg(problem, seed, eta, batch=16):
     return ADMM(problem, SVRG(batch, 25), rho=0.1, eta=eta, seed=seed)
 
 
+@pytest.mark.slow
 def test_solve_takes_a_problem_or_a_solver(problem):
     ours = solve(problem, budget=20_000)
     assert ours.reason is Reason.GRADIENTS and 20_000 <= ours.state.sfo < 20_100

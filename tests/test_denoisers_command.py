@@ -42,6 +42,7 @@ def command(*words: object) -> int:
     return int(stopped.value.code or 0)
 
 
+@pytest.mark.slow
 def test_weights_card_and_curves_are_written(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -60,6 +61,7 @@ def test_weights_card_and_curves_are_written(
     assert (tmp_path / "again.safetensors").read_bytes() == (out.parent / "w.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_says_how_to_go_on_and_is_exact(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,12 +111,15 @@ def test_mistakes_are_one_sentence_and_write_nothing(
     assert not list(tmp_path.glob("out/*"))
 
 
+@pytest.mark.slow
 def test_unreadable_files_can_be_skipped(pictures: Path, tmp_path: Path) -> None:
     (pictures / "broken.png").write_bytes(b"no picture")
     with pytest.warns(UserWarning, match=r"skipped: .*broken.png"):
         assert command(pictures, "--out", tmp_path / "w", "--skip-unreadable", *SMALL) == 0
 
 
+@pytest.mark.slow
+@pytest.mark.command
 def test_under_torchrun_two_processes_train_together(pictures: Path, tmp_path: Path) -> None:
     words = ["train-denoiser", str(pictures), *SMALL]
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "smadmm"]
@@ -153,11 +158,14 @@ def test_options_that_mean_nothing_and_files_that_would_be_lost_are_refused(
 
 
 def test_without_matplotlib_the_curves_are_a_table(
-    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("smadmm.denoisers.training.card.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert command(pictures, "--out", tmp_path / "w", *SMALL) == 0
     assert (tmp_path / "w.csv").exists() and not (tmp_path / "w.png").exists()
+    *_, written, missing = capsys.readouterr().out.splitlines()
+    assert written.endswith("its card and .csv are beside it")
+    assert missing == "the figure of the learning curves needs matplotlib: pip install 'smadmm[plot]'"
 
 
 def test_the_command_of_a_card_names_shipped_weights_to_start_from(pictures: Path, tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def phi(denoiser: GradientStep, y: Tensor) -> Tensor:
     return denoiser.potential(z) - (z - y).square().sum() / 2
 
 
+@pytest.mark.slow
 @POTENTIALS
 def test_the_denoiser_is_the_prox_of_phi(make: object) -> None:
     potential = make().double()  # type: ignore[operator]

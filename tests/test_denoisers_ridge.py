@@ -85,6 +85,7 @@ def test_several_strips_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(parts, whole, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(12, 12), (11, 7), (3, 2), (2, 2)])
 def test_certificate_bounds_the_hessian_everywhere(shape: tuple[int, int]) -> None:
     potential = random_ridge(5)

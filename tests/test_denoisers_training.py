@@ -82,7 +82,11 @@ def test_patches_are_a_function_of_the_generator(pictures: Path) -> None:
     assert first.shape == (3, 1, 10, 10) and torch.equal(first, again) and not torch.equal(first, other)
 
 
-@pytest.mark.parametrize("chosen", [RIDGE, NETWORK, PAPER], ids=["ridge", "unshuffled", "paper"])
+SMALLER = replace(PAPER, layers=5, channels=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chosen", [RIDGE, NETWORK, SMALLER], ids=["ridge", "unshuffled", "paper"])
 def test_resume_is_bit_equal(chosen: Recipe, pictures: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole.safetensors", tmp_path / "parts.safetensors"
     straight = train([pictures], whole, chosen, progress=False)
@@ -107,12 +111,14 @@ def test_the_paper_preset_is_the_paper() -> None:
     assert chosen.learning_rate(chosen.steps // 2) == pytest.approx(1e-4)
 
 
+@pytest.mark.slow
 def test_the_dncnn_of_the_paper_trains(pictures: Path) -> None:
     run = Run(replace(PAPER, steps=60), read_images([pictures]))
     losses = [run.advance() for _ in range(25)]
     assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
 
 
+@pytest.mark.slow
 def test_ridge_training_improves_and_stays_certified(pictures: Path, tmp_path: Path) -> None:
     trained = train([pictures], tmp_path / "w.safetensors", replace(RIDGE, steps=150), progress=False)
     assert trained is not None
@@ -121,6 +127,7 @@ def test_ridge_training_improves_and_stays_certified(pictures: Path, tmp_path: P
     assert denoiser.lipschitz == denoiser.g.certificate() <= 0.99  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_penalty_and_calibration_bring_a_network_below_one(pictures: Path, tmp_path: Path) -> None:
     train([pictures], tmp_path / "w.safetensors", replace(NETWORK, steps=60), progress=False)
     denoiser = load(tmp_path / "w.safetensors")
@@ -130,6 +137,7 @@ def test_penalty_and_calibration_bring_a_network_below_one(pictures: Path, tmp_p
     assert claimed == pytest.approx(measured.largest, rel=1e-3) and claimed <= NETWORK.target + 1e-6
 
 
+@pytest.mark.slow
 def test_the_penalty_looks_at_other_images_too(pictures: Path, tmp_path: Path) -> None:
     """Other images than those to be denoised are in the loss, in the final measurement and in the card."""
     others = tmp_path / "others"
@@ -148,6 +156,7 @@ def test_the_penalty_looks_at_other_images_too(pictures: Path, tmp_path: Path) -
     assert "--also others" in (tmp_path / "w.json").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [RIDGE, NETWORK], ids=["ridge", "unshuffled"])
 def test_training_can_start_from_weights(chosen: Recipe, pictures: Path, tmp_path: Path) -> None:
     """A few tiny steps from trained weights stay near them; other sizes are refused."""
@@ -206,6 +215,8 @@ for arch in ("ridge", "unshuffled"):
 """
 
 
+@pytest.mark.slow
+@pytest.mark.command
 def test_two_processes_equal_one(pictures: Path, tmp_path: Path) -> None:
     """Up to the order of sums; three patches are shared unequally, and the penalty is on for the network."""
     script = tmp_path / "script.py"
@@ -241,7 +252,7 @@ def test_one_slice_a_file_and_values_that_are_no_image(tmp_path: Path) -> None:
     broken = np.zeros((2, 24, 20))
     broken[1, 3, 3] = np.nan
     np.savez(tmp_path / "nan.npz", hu=broken)
-    with pytest.raises(ValueError, match=r"nan.npz\[1\] has values that are not finite.*--skip-unreadable"):
+    with pytest.raises(ValueError, match=r"nan.npz\[1\] has values that are not finite.*skip_unreadable"):
         read_images([tmp_path / "nan.npz"])
     tifffile.imwrite(tmp_path / "bytes.tif", np.full((24, 20), 200.0, np.float32))
     with pytest.raises(ValueError, match=r"bytes.tif has values from 200 to 200; .* must lie in \[0, 1\]"):

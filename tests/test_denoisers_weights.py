@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from smadmm.denoisers import BM3D, GradientStep, Ridge, card, lipschitz, load, save, shipped
+from smadmm.denoisers import GradientStep, Ridge, card, lipschitz, load, save, shipped
 from smadmm.denoisers.weights import SHIPPED, sha256
+from smadmm.paper.bm3d import BM3D
 
 REQUIRED = {
     "ridge-natural": 5,
@@ -88,6 +89,7 @@ def test_removes_noise(name: str) -> None:
     assert error < 0.5 * noise.square().mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in shipped() if name.startswith("ridge")])
 def test_ridges_are_bounded_below_and_iterates_stay_in_range(name: str) -> None:
     denoiser = load(name)

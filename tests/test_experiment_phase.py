@@ -2,20 +2,24 @@
 
 import json
 import math
-import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from smadmm.comparing import Interval, interval
 from smadmm.io.phantoms import abdomen
-from smadmm.paper import phase, phase_report, phase_runs
-from smadmm.paper.phase_runs import at_sfo, reached, read_set
+from smadmm.paper import jobs, phase, phase_chapter, phase_runs
+from smadmm.paper.experiment import Request
+from smadmm.paper.phase_runs import read_set
+from smadmm.paper.reproducing import reproduce
+from smadmm.paper.rows import at_sfo, outcome
 
-PLAN = phase.Plan(
-    size=24, images=(0, 1), more_images=(2, 3), seeds=3, iterations=4, many=(9,), training=(0,), processes=0
+PLAN = phase.PhasePlan(
+    size=24, images=(0, 1), more_images=(2, 3), seeds=3, iterations=4, many=(9,), training=(0,), crop=24
 )
 
 
@@ -30,9 +34,14 @@ def data(tmp_path_factory):
     return str(folder)
 
 
+def small(tmp_path, data, monkeypatch, plan=PLAN):
+    monkeypatch.setattr(phase, "QUICK", plan)
+    return reproduce(phase.PHASE, Request(tmp_path, data, quick=True, processes=0, progress=False))
+
+
+@pytest.mark.slow
 def test_it_leaves_results_and_resumes(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(phase, "CROP", 24)
-    rows = phase.reproduce(str(tmp_path), data, progress=False, plan=PLAN)
+    rows = small(tmp_path, data, monkeypatch)
     stored = json.loads((tmp_path / "results.json").read_text())
     assert stored["experiment"] == "phase" and len(stored["rows"]) == len(rows)
     kinds = [part["kind"] for part in stored["report"] if isinstance(part, dict)]
@@ -41,20 +50,15 @@ def test_it_leaves_results_and_resumes(data, tmp_path, monkeypatch):
     text = (tmp_path / "table.md").read_text()
     assert "(31.56)" in text and "Many masks" in text and "Boat" in text
 
-    def not_again(job, data):
-        raise AssertionError(f"{job.name} was done already")
-
-    monkeypatch.setattr(phase, "run_job", not_again)
-    again = phase.reproduce(str(tmp_path), data, progress=False, plan=PLAN)
-    assert [row["snr"] for row in again] == [row["snr"] for row in rows]
+    monkeypatch.setattr(jobs, "write_json", None)  # of a job that is done
+    assert small(tmp_path, data, monkeypatch) == rows
 
 
+@pytest.mark.slow
 def test_sfo_are_those_of_the_table(data, tmp_path, monkeypatch):
     """K = 4, B = 2, N = 6: SADMM (K + 1) B; SMADMM B + B (a_1 = 1) + 3 * 2 B; SPIDER 6 + 2 * 2 B + 6 + 2 B."""
-    plan = phase.Plan(
-        size=24, images=(0,), more_images=(), seeds=1, batches=(1, 2), iterations=4, many=(), training=(), processes=0
-    )
-    rows = phase.reproduce(str(tmp_path), data, progress=False, plan=plan)
+    plan = replace(PLAN, images=(0,), more_images=(), seeds=1, batches=(1, 2), many=(), training=())
+    rows = small(tmp_path, data, monkeypatch, plan)
     sfo = {row["method"]: row["sfo"] for row in rows if row["purpose"] == "unbiased" and row["batch"] == 2}
     assert sfo["sadmm"] == sfo["sadmm-decay"] == sfo["on-red"] == 10
     assert sfo["smadmm"] == 16 and sfo["spider"] == sfo["asvrg"] == 24
@@ -71,9 +75,11 @@ def test_all_methods_see_the_same_masks_and_noise(data, monkeypatch):
         raise Seen(operator.masks(torch.arange(6)), amplitudes)
 
     def scan(method, seed):
-        job = phase_runs.Job("unbiased", "test", 0, 24, 6, method, 2, seed, 4, phase.RHO, phase.STEP, 0.3)
+        job = phase_runs.PhaseRun(
+            "unbiased", phase_runs.PhaseScan("test", 0, 24, 6, seed), method, 2, 4, phase.UNBIASED
+        )
         with pytest.raises(Seen) as caught:
-            phase_runs.run_job(job, data)
+            phase_runs.run_phase(job, data)
         return caught.value.args
 
     monkeypatch.setattr(phase_runs, "AmplitudeLoss", loss)
@@ -84,8 +90,9 @@ def test_all_methods_see_the_same_masks_and_noise(data, monkeypatch):
 
 
 def test_the_sum_convention_has_its_own_constants():
-    jobs = phase._table("sum", phase.FULL, ["smadmm"], (1, 3), (0,), 0)
-    assert [(job.rho, job.step) for job in jobs] == [
+    runs = [run for run in phase.planned_runs(phase.FULL) if (run.purpose, run.method) == ("sum", "smadmm")]
+    weights = {run.batch: (run.weights.rho, run.weights.step) for run in runs}
+    assert [weights[1], weights[3]] == [
         (1.3181, pytest.approx(1 / 8.6362)),
         (pytest.approx(1.3181 / 3), pytest.approx(3 / 8.6362)),
     ]
@@ -93,16 +100,18 @@ def test_the_sum_convention_has_its_own_constants():
 
 def test_full_and_quick_plans_name_every_job_once():
     for plan in (phase.FULL, phase.QUICK):
-        names = [job.name for job in phase._jobs(plan, 0)]
+        names = [run.name for run in phase.planned_runs(plan)]
         assert len(set(names)) == len(names)
-    tables = [job for job in phase._jobs(phase.FULL, 0) if job.purpose in ("sum", "unbiased")]
-    assert {(job.iterations, job.size, job.masks) for job in tables} == {(600, 256, 6)}
-    assert len({job.seed for job in tables if job.method == "smadmm"}) == 5
-    assert not any(job.images == "test" for job in phase._jobs(phase.FULL, 0) if job.purpose == "tuning")
+    runs = phase.planned_runs(phase.FULL)
+    tables = [run for run in runs if run.purpose in ("sum", "unbiased")]
+    assert {(run.iterations, run.scan.size, run.scan.masks) for run in tables} == {(600, 256, 6)}
+    assert len({run.scan.seed for run in tables if run.method == "smadmm"}) == 5
+    assert not any(run.scan.images == "test" for run in runs if run.purpose == "tuning")
 
 
 def test_what_is_reached_and_affordable():
     result = {"curve": [1.0, 5.0, 3.0, 6.0, 7.0], "sfo": [1, 3, 5, 7, 9], "cpu": [0.0, 0.1, 0.2, 0.3, 0.4]}
+    reached = phase_chapter.reached
     assert reached(result, 4.0) == {"iterations_to": 3, "sfo_to": 7, "seconds_to": 0.3}  # it fell below once more
     assert reached(result, 0.0)["iterations_to"] == 0
     assert reached(result, 8.0) == {"iterations_to": None, "sfo_to": None, "seconds_to": None}
@@ -118,15 +127,16 @@ def test_paired_difference_and_verdicts():
     found = [(0, 0, 0.0), (1, 0, 0.2), (0, 1, 0.2), (0, 2, 0.3)]
     rows = [row("a", image, seed, 10 + image + gap) for image, seed, gap in found]
     rows += [row("b", image, seed, 10 + image) for image, seed, _ in found] + [row("b", 7, 0, None)]
-    gap = phase_report.paired(rows, "a", "b")
-    assert gap == (pytest.approx(0.2), pytest.approx(4.30 * 0.1 / math.sqrt(3)), 3)
-    one = phase_report.paired(rows[:2] + rows[4:6], "a", "b")
-    assert one[0] == pytest.approx(0.1) and math.isnan(one[1]) and phase_report.signed(one) == "+0.10 (1 seed)"
-    assert phase_report._outcome(0, 0) == "does not hold here" and phase_report._outcome(2, 2) == "holds"
-    assert phase_report._at_least(gap, 0.0) == "holds in part"  # 0.2 +- 0.25
-    assert phase_report._at_least((2.5, 0.3, 5), 2.0) == "holds"
-    assert phase_report._at_least((1.9, 0.3, 5), 2.0) == "does not hold here"
-    assert phase_report._at_least((2.5, math.nan, 1), 2.0) == "holds in part"
+    gap, at_least = phase_chapter.gap(rows, "a", "b"), phase_chapter.at_least
+    assert gap == pytest.approx(interval([0.1, 0.2, 0.3]))
+    one = phase_chapter.gap(rows[:2] + rows[4:6], "a", "b")
+    assert one.mean == pytest.approx(0.1) and math.isnan(one.half)
+    assert phase_chapter.with_seeds(one) == "+0.10 (1 seed)" and phase_chapter.with_seeds(interval([])) == "-"
+    assert outcome(0, 0) == "does not hold here" and outcome(1, 2) == "holds in part" and outcome(2, 2) == "holds"
+    assert at_least(gap, 0.0) == "holds in part"  # 0.2 +- 0.25
+    assert at_least(Interval(2.5, 0.3, 5), 2.0) == "holds"
+    assert at_least(Interval(1.9, 0.3, 5), 2.0) == "does not hold here"
+    assert at_least(Interval(2.5, math.nan, 1), 2.0) == "holds in part"
 
 
 def test_many_masks_are_judged_by_means_over_images():
@@ -137,9 +147,9 @@ def test_many_masks_are_judged_by_means_over_images():
 
     rows = [row("smadmm", 3, 0, 10), row("smadmm", 3, 1, 20), row("spider", 3, 0, 18), row("spider", 3, 1, 14)]
     rows += [row("smadmm", 1, 0, 5), row("smadmm", 1, 1, None)]
-    first, *_, last = phase_report._many_means(rows)
+    first, *_, last = phase_chapter._many_means(rows)
     assert (first["sfo_to"], first["snr"], first["images"]) == (15, 30.5, 2) and last["sfo_to"] is None
-    (verdict,) = phase_report._many_verdict(rows)
+    (verdict,) = phase_chapter._many_verdict(rows)
     assert (
         verdict.outcome == "holds" and "means of 2 images" in verdict.because and "15 SFO and 1.5 s" in verdict.because
     )
@@ -147,9 +157,15 @@ def test_many_masks_are_judged_by_means_over_images():
 
 def test_missing_data_are_named(tmp_path):
     with pytest.raises(ValueError, match="give --data DIR"):
-        read_set(None, "test")
+        read_set(None, "test", 8)
     with pytest.raises(ValueError, match="no PNG files"):
-        read_set(str(tmp_path), "test")
+        read_set(str(tmp_path), "test", 8)
+
+
+def test_images_that_are_too_small_are_refused(data):
+    with pytest.raises(ValueError, match="at least 33 pixels"):
+        read_set(data, "test", 33)
+    assert {tuple(image.shape) for image in read_set(data, "test", 20)} == {(20, 20)}
 
 
 def test_an_interrupted_job_leaves_no_result(data, tmp_path, monkeypatch):
@@ -160,11 +176,10 @@ def test_an_interrupted_job_leaves_no_result(data, tmp_path, monkeypatch):
     def quality(truth, x):
         calls.append(1)
         if len(calls) == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
         return real(truth, x)
 
-    monkeypatch.setattr(phase, "CROP", 24)
     monkeypatch.setattr(phase_runs, "snr", quality)
     with pytest.raises(KeyboardInterrupt):
-        phase.reproduce(str(tmp_path), data, progress=False, plan=PLAN)
+        small(tmp_path, data, monkeypatch)
     assert not list((tmp_path / "parts").glob("*.json"))

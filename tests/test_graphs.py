@@ -282,6 +282,7 @@ def wide(n, d, per_row, seed=0):
     return X
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "X",
     [
@@ -298,6 +299,7 @@ def test_two_thousand_features_take_seconds(X):
     assert time.process_time() - start < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", ["glasso", "knn"])
 def test_fifty_thousand_sparse_features_take_seconds(graph):
     X = wide(5000, 50_000, 60)

@@ -1,7 +1,9 @@
 """All experiments and their page: resumed, one failure does not stop the rest, the committed results tell the truth."""
 
 import json
-import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,113 +11,182 @@ import pytest
 from typer.testing import CliRunner
 
 import smadmm
-from smadmm.__main__ import app, reproduce
-from smadmm.paper import classification_chapter, complexity_report, everything
-from smadmm.paper.classification_report import PAPER_TABLE_2
-from smadmm.paper.index import TITLES, index
-from smadmm.paper.results import renew_report, write_results
-from smadmm.report import Compare, Curves, Heading, Picture, Run, Series, Table, Verdict, as_json, png
+from smadmm.__main__ import app
+from smadmm.paper import catalogue, classification_chapter, complexity, reproducing
+from smadmm.paper.catalogue import EXPERIMENTS
+from smadmm.paper.command import commands
+from smadmm.paper.experiment import Experiment, Findings, Request
+from smadmm.paper.index import index
+from smadmm.paper.reproducing import finished, reproduce_all
+from smadmm.paper.stored_parts import as_json
+from smadmm.report import Compare, Curves, Heading, Picture, Run, Series, Table, Verdict, png
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 
 
-def small(name, calls, outcome="holds"):
-    """An experiment that takes no time."""
+@dataclass(frozen=True)
+class Nothing:
+    """A job that takes no time."""
 
-    def run(out, data, quick, seed, progress, processes):
-        folder = Path(out)
-        folder.mkdir(parents=True, exist_ok=True)
-        calls.append((name, data, quick, seed, progress))
-        (folder / "picture.png").write_bytes(png(np.eye(4)))
-        report = [
+    name: str
+    seed: int
+
+
+def do_nothing(job, data):
+    return {"value": float("nan")}
+
+
+def small(name, calls, outcome="holds"):
+    """An experiment of one job; its calls are counted."""
+
+    def jobs(request):
+        calls.append((name, request.data, request.quick, request.seed, request.progress))
+        return [Nothing("one", request.seed)]
+
+    def chapter(found):
+        return [
             f"About {name}.",
             Verdict(f"claim of {name}", outcome, "1 of 1"),
             Curves("c", [Series("s", [1, 2], [1, np.nan])]),
             Picture("picture.png", "four dots"),
             Compare("both", {"a": "picture.png", "b": "picture.png"}),
         ]
-        rows = [{"value": float("nan")}]
-        write_results(folder, name, f"smadmm {name}", 1.0, rows, quick=quick, seed=seed, report=report)
 
-    return run
+    return Experiment(
+        name,
+        name,
+        "A small one.",
+        jobs=jobs,
+        work=do_nothing,
+        rows=lambda jobs, results: [dict(results["one"])],
+        chapter=chapter,
+        figures=lambda found: {"picture.png": png(np.eye(4))},
+    )
 
 
-def broken(out, data, quick, seed, progress, processes):
-    raise ValueError("the <disk> is full")
+def failing(name, error):
+    def jobs(request):
+        raise error
+
+    return replace(small(name, []), jobs=jobs)
 
 
+BROKEN = failing("ct-120", ValueError("the <disk> is full"))
+
+
+def asked(folder, **changes):
+    return Request(folder, **{"processes": 0, "progress": False, **changes})
+
+
+def test_any_experiment_leaves_the_same_files(tmp_path):
+    rows = reproducing.reproduce(small("phase", []), asked(tmp_path, data="D", seed=3, quick=True))
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"parts", "results.json", "results.csv", "table.md", "picture.png"}
+    content = json.loads((tmp_path / "results.json").read_text())
+    assert content["command"] == "smadmm reproduce phase --data DIR --out DIR --seed 3 --quick"
+    assert (content["quick"], content["seed"], content["size"]) == (True, 3, None) and len(content["code"]) == 16
+    assert rows[0]["value"] is None and content["rows"][0]["value"] is None
+    assert "**claim of phase**: holds. 1 of 1." in (tmp_path / "table.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_size_is_refused_where_there_is_none_to_choose(tmp_path):
+    with pytest.raises(ValueError, match="phase has no choice of sizes, got size 512; leave it out"):
+        reproducing.reproduce(small("phase", []), asked(tmp_path / "out", size=512))
+    sized = replace(small("ct-120", []), sized=True)
+    assert reproduce_all(asked(tmp_path, size=512), [small("phase", []), sized]) == {}
+    sizes = [json.loads((tmp_path / name / "results.json").read_text())["size"] for name in ("phase", "ct-120")]
+    assert sizes == [None, 512]
+
+
+@pytest.mark.slow
 def test_finished_experiments_are_not_run_again(tmp_path):
     calls = []
-    experiments = {"phase": small("phase", calls), "ct-120": small("ct-120", calls)}
-    assert everything.reproduce(str(tmp_path), "DATA", True, 3, False, 0, experiments) == {}
+    experiments = [small("phase", calls), small("ct-120", calls)]
+    request = asked(tmp_path, data="DATA", quick=True, seed=3)
+    assert reproduce_all(request, experiments) == {}
     assert calls == [("phase", "DATA", True, 3, False), ("ct-120", "DATA", True, 3, False)]
-    everything.reproduce(str(tmp_path), "DATA", True, 3, False, 0, experiments)
+    reproduce_all(request, experiments)
     assert len(calls) == 2
     (tmp_path / "phase" / "results.json").write_text("{")
-    everything.reproduce(str(tmp_path), "DATA", True, 3, False, 0, experiments)
+    reproduce_all(request, experiments)
     assert len(calls) == 3 and calls[-1][0] == "phase"
-    everything.reproduce(str(tmp_path), "DATA", False, 3, False, 0, experiments)
-    everything.reproduce(str(tmp_path), "DATA", False, 4, False, 0, experiments)
+    reproduce_all(replace(request, quick=False), experiments)
+    reproduce_all(replace(request, quick=False, seed=4), experiments)
     assert len(calls) == 7
 
 
-def test_results_of_another_version_or_without_a_seed(tmp_path, monkeypatch):
-    everything.reproduce(str(tmp_path), None, False, 0, False, 0, {"phase": small("phase", [])})
-    assert everything.finished(tmp_path / "phase", False, 0) and not everything.finished(tmp_path / "phase", False, 1)
-    content = json.loads((tmp_path / "phase" / "results.json").read_text()) | {"seed": None}
-    (tmp_path / "phase" / "results.json").write_text(json.dumps(content))
-    assert everything.finished(tmp_path / "phase", False, 1)
-    monkeypatch.setattr(smadmm, "__version__", "99")
-    assert not everything.finished(tmp_path / "phase", False, 1)
+@pytest.mark.slow
+def test_results_of_other_code_are_made_again(tmp_path, monkeypatch):
+    calls, request = [], asked(tmp_path / "phase")
+    reproduce_all(asked(tmp_path), [small("phase", calls)])
+    assert finished(small("phase", calls), request) and not finished(small("phase", calls), replace(request, seed=1))
+    monkeypatch.setattr(smadmm, "__version__", "99")  # says nothing about the code
+    assert finished(small("phase", calls), request)
+    monkeypatch.setattr(reproducing, "code_key", lambda *functions: "other")
+    assert not finished(small("phase", calls), request)
+    reproduce_all(asked(tmp_path), [small("phase", calls)])
+    assert len(calls) == 2 and finished(small("phase", calls), request)
 
 
+@pytest.mark.slow
 def test_a_failure_is_reported_and_the_others_go_on(tmp_path):
     calls = []
-    failures = everything.reproduce(
-        str(tmp_path), None, False, 0, False, 0, {"ct-120": broken, "phase": small("phase", calls)}
-    )
+    failures = reproduce_all(asked(tmp_path), [BROKEN, small("phase", calls)])
     assert set(failures) == {"ct-120"} and len(calls) == 1
     html = (tmp_path / "index.html").read_text()
     assert "ValueError: the &lt;disk&gt; is full" in html and "claim of phase" in html
     assert "Traceback" in (tmp_path / "ct-120" / "error.txt").read_text()
-    repaired = {"ct-120": small("ct-120", calls), "phase": small("phase", calls)}
-    assert everything.reproduce(str(tmp_path), None, False, 0, False, 0, repaired) == {}
+    assert reproduce_all(asked(tmp_path), [small("ct-120", calls), small("phase", calls)]) == {}
     assert len(calls) == 2 and not (tmp_path / "ct-120" / "error.txt").exists()
     assert "disk" not in (tmp_path / "index.html").read_text()
 
 
 def test_an_interrupt_stops_everything_and_keeps_what_was_done(tmp_path):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        everything.reproduce(
-            str(tmp_path), None, False, 0, False, 0, {"complexity": small("complexity", []), "phase": interrupted}
-        )
+        reproduce_all(asked(tmp_path), [small("complexity", []), failing("phase", KeyboardInterrupt())])
     assert "claim of complexity" in (tmp_path / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_1_if_one_failed(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(everything, "EXPERIMENTS", {"ct-120": broken, "phase": small("phase", calls)})
+    assert "phase" in commands()  # of the real ones
     arguments = ["reproduce", "all", "--out", str(tmp_path), "--data", "D", "--seed", "2", "--quick", "--quiet"]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 1 and calls == [("phase", "D", True, 2, False)]
-    assert "ct-120 failed: ValueError: the <disk> is full" in done.stderr and (tmp_path / "index.html").exists()
-    monkeypatch.setattr(everything, "EXPERIMENTS", {"phase": small("phase", calls)})
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0 and len(calls) == 1
+    for experiments, code in (((BROKEN, small("phase", calls)), 1), ((small("phase", calls),), 0)):
+        monkeypatch.setattr(catalogue, "EXPERIMENTS", experiments)
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == code and calls == [("phase", "D", True, 2, False)]
+        assert ("ct-120 failed: ValueError: the <disk> is full" in done.output) == (code == 1)
+        assert (tmp_path / "index.html").exists()
 
 
-def test_every_experiment_has_a_title_and_a_command():
-    commands = {command.name or command.callback.__name__ for command in reproduce.registered_commands}
-    assert set(everything.EXPERIMENTS) == commands - {"all"}
-    assert set(everything.EXPERIMENTS) <= set(TITLES)
+def test_every_experiment_has_a_command_and_a_title():
+    assert list(commands()) == [*(experiment.name for experiment in EXPERIMENTS), "all"]
+    assert all(experiment.title and experiment.about.endswith(".") for experiment in EXPERIMENTS)
 
 
+def loaded(imports, names):
+    """Which of the modules an import loads."""
+    code = f"import sys, {imports}; print([name for name in {names} if name in sys.modules])"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.slow
+def test_importing_the_experiments_is_light():
+    heavy = ["sklearn", "numba", "scipy", "matplotlib", "skimage", "safetensors", "PIL", "typer"]
+    assert loaded("smadmm.paper.catalogue", heavy) == loaded("torch, tqdm", heavy)
+
+
+@pytest.mark.slow
+def test_other_commands_do_not_import_the_experiments():
+    assert loaded("smadmm.__main__", ["smadmm.paper.command", "smadmm.paper.catalogue"]) == "['smadmm.paper.command']\n"
+
+
+@pytest.mark.slow
 def test_chapters_follow_the_paper_and_every_claim_is_listed(tmp_path):
     for name, outcome in (("phase", "holds"), ("own-idea", "holds in part"), ("complexity", "does not hold here")):
-        small(name, [], outcome)(tmp_path / name, None, name == "phase", 0, False, 0)
+        reproducing.reproduce(small(name, [], outcome), asked(tmp_path / name, quick=name == "phase"))
     page = index(tmp_path)
     headings = [part.text for part in page.parts if isinstance(part, Heading)]
     assert headings == ["Verdicts", "Oracle complexity (Table 1)", "Phase retrieval (Table 6)", "own-idea"]
@@ -123,15 +194,12 @@ def test_chapters_follow_the_paper_and_every_claim_is_listed(tmp_path):
     assert [row[2] for row in claims.rows] == ["✗ does not hold here", "✓ holds", "◐ holds in part"]
     assert "(holds 1, holds in part 1, does not hold here 1)" in page.intro
     assert sum("--quick" in part for part in page.parts if isinstance(part, str)) == 1
-    assert [part.command for part in page.parts if isinstance(part, Run)] == [
-        "smadmm complexity",
-        "smadmm phase",
-        "smadmm own-idea",
-    ]
+    commands = [part.command.split()[2] for part in page.parts if isinstance(part, Run)]
+    assert commands == ["complexity", "phase", "own-idea"]
 
 
 def test_what_is_missing_or_damaged_is_said(tmp_path):
-    small("phase", [])(tmp_path / "phase", None, False, 0, False, 0)
+    reproducing.reproduce(small("phase", []), asked(tmp_path / "phase"))
     (tmp_path / "phase" / "picture.png").unlink()
     assert index(tmp_path).html().count("The figure picture.png is missing") == 2  # alone, and to compare
     for content, said in (
@@ -152,7 +220,7 @@ def stored(name):
 
 def test_the_committed_reports_follow_from_the_committed_rows():
     content = stored("complexity")
-    assert content["report"] == [as_json(part) for part in complexity_report.chapter(content["rows"])]
+    assert content["report"] == [as_json(part) for part in complexity_chapter(content["rows"])]
     content = stored("classification")
     table = next(
         part for part in content["report"] if isinstance(part, dict) and part.get("title", "").startswith("Table 2")
@@ -161,12 +229,12 @@ def test_the_committed_reports_follow_from_the_committed_rows():
     sets = [
         dict(zip(names, [c["ours"] if isinstance(c, dict) else c for c in row])) for row in table["rows"]
     ]  # the sets themselves are not committed
-    again = [as_json(part) for part in classification_chapter.chapter(content["rows"], sets)]
-    assert content["report"] == json.loads(json.dumps(again))
+    again = [as_json(part) for part in classification_chapter.chapter_of_rows(content["rows"], sets)]
+    assert content["report"][: len(again)] == json.loads(json.dumps(again))
     markdown = (RESULTS / "classification" / "table.md").read_text()
     for found in sets:
-        assert "| {set} | {training} | {test} | {features} | 2 | {edges} |".format(**found) in markdown
-        assert found["training"] == PAPER_TABLE_2[found["set"]][0]
+        assert "| {set} | {training} (".format(**found) in markdown
+        assert found["training"] == classification_chapter.PAPER_TABLE_2[found["set"]][0]
 
 
 def test_the_committed_complexity_report_shows_the_committed_table():
@@ -176,11 +244,14 @@ def test_the_committed_complexity_report_shows_the_committed_table():
     assert [f"{row[2]['ours']:.3f}" for row in table["rows"]] == [line.split(" | ")[2] for line in markdown]
 
 
+def complexity_chapter(rows):
+    return complexity.chapter(Findings((), {}, rows))
+
+
 def test_complexity_rows_give_curves():
     rows = stored("complexity")["rows"]
-    parts = complexity_report.chapter(rows)
-    curves = next(part for part in parts if isinstance(part, Curves))
-    assert len(curves.series) == 7 and not any(isinstance(part, Picture) for part in parts)
+    (curves,) = [part for part in complexity_chapter(rows) if isinstance(part, Curves)]
+    assert len(curves.series) == 7
     assert curves.series[0].x == [10_000, 31_623, 100_000, 316_228, 1_000_000]
     assert curves.series[0].y[0] == rows[0]["level_at_10000"] and curves.series[0].y[-1] == rows[0]["level"]
 
@@ -188,16 +259,8 @@ def test_complexity_rows_give_curves():
 def test_complexity_verdicts_follow_the_slopes():
     rows = stored("complexity")["rows"]
     flat = [row | {"slope": 0.0} if row["method"] == "smadmm" else row for row in rows]
-    outcomes = [part.outcome for part in complexity_report.chapter(flat) if isinstance(part, Verdict)]
+    outcomes = [part.outcome for part in complexity_chapter(flat) if isinstance(part, Verdict)]
     assert outcomes == ["does not hold here"] * 5
     middle = [row | {"slope": -0.55} if row["method"] == "smadmm" else row for row in rows]
-    outcomes = [part.outcome for part in complexity_report.chapter(middle) if isinstance(part, Verdict)]
+    outcomes = [part.outcome for part in complexity_chapter(middle) if isinstance(part, Verdict)]
     assert outcomes[:4] == ["holds in part"] * 4
-
-
-def test_a_report_is_renewed_and_the_numbers_stay(tmp_path):
-    shutil.copytree(RESULTS / "complexity", tmp_path / "complexity")
-    before = stored("complexity")
-    renew_report(tmp_path / "complexity", ["Other words."])
-    after = json.loads((tmp_path / "complexity" / "results.json").read_text())
-    assert after.pop("report") == ["Other words."] and before.pop("report") and after == before

@@ -149,6 +149,7 @@ def test_runs_drawn_together_are_those_of_the_generic_loop():
         assert_equal_states(loops[0].state, loops[1].state)
 
 
+@pytest.mark.slow
 def test_binary_rows_and_a_general_constraint_compiled_equals_generic():
     """Rows of ones are read without their values; A has a row of three entries and no identity at its end."""
     t = task(sparse=True, intercept=True)
@@ -164,6 +165,8 @@ def test_binary_rows_and_a_general_constraint_compiled_equals_generic():
 
 
 def test_constraint_finds_edges_and_the_identity():
+    import numba
+
     from smadmm.learn._kernels.constraint import constraint, product
     from smadmm.learn._kernels.rows import Csr, Edges
 
@@ -180,10 +183,11 @@ def test_constraint_finds_edges_and_the_identity():
         (eye[3:], 1, Csr),
     ]
     x = np.random.default_rng(0).standard_normal(4)
+    compiled_product = numba.njit(lambda A, x, out: product(A, x, out))
     for dense, first, kind in cases:
         A, out = constraint(sp.csr_array(dense)), np.empty(len(dense))
         assert A.first == first and isinstance(A.G, kind)
-        product(A, x, out)
+        compiled_product(A, x, out)
         np.testing.assert_allclose(out, dense @ x, rtol=1e-14)
 
 

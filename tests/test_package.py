@@ -15,9 +15,10 @@ ROOT = Path(__file__).parent.parent
 SOURCE = Path(smadmm.__file__).parent
 
 # a room may import those above it; the longest name that fits a module is its room
-ORDER = ["arguments", "io.files", "schedules", "sampling", "operators", "problem", "xsteps", "estimators", "stepsize",
-         "losses", "proxes", "solver", "certificate", "tuning", "checkpoint", "running", "comparing", "denoisers",
-         "imaging", "learn", "interop", "io", "report", "denoisers.training", "cli", "paper"]  # fmt: skip
+ORDER = ["arguments", "extras", "compilation", "io.files", "schedules", "sampling", "operators", "problem", "xsteps",
+         "estimators", "stepsize", "losses", "proxes", "solver", "certificate", "tuning", "checkpoint", "running",
+         "comparing", "denoisers", "imaging", "learn", "interop", "io", "report", "denoisers.training", "cli",
+         "paper"]  # fmt: skip
 
 
 def room(module):
@@ -59,6 +60,7 @@ def test_imports_point_one_way(file):
 HEAVY = ["matplotlib", "sklearn", "pydicom", "numba", "scipy", "skimage", "pandas", "typer", "cvxpy"]
 
 
+@pytest.mark.command
 def test_import_is_light():
     code = f"import sys, smadmm; print([name for name in {HEAVY} if name in sys.modules])"
     bare = f"import sys, torch, tqdm; print([name for name in {HEAVY} if name in sys.modules])"
@@ -69,6 +71,7 @@ def test_import_is_light():
     assert ours == torchs
 
 
+@pytest.mark.command
 def test_import_adds_less_than_three_tenths_of_a_second():
     code = "import time, torch; t = time.process_time(); import smadmm; print(time.process_time() - t)"
     times = [
@@ -112,8 +115,13 @@ def blocks(name):
     return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
 
 
+@pytest.mark.slow
+@pytest.mark.command
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/denoisers.md"])
 def test_snippets_run_as_printed(name, tmp_path):
+    if name == "README.md":
+        pytest.importorskip("sklearn")
+        pytest.importorskip("safetensors")
     assert blocks(name)
     for code in blocks(name):
         subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=tmp_path, capture_output=True)

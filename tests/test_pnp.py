@@ -78,6 +78,7 @@ def test_red_resumes(tmp_path):
     assert torch.equal(whole.x, rest.x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_improves_on_filtered_back_projection(method):
     truth, radon, sinogram, noise, loss = ct(size=32, views=30)
@@ -104,6 +105,7 @@ def test_methods_differ_by_their_estimators():
         pnp(f, h, "sadmm", a=0.5)
 
 
+@pytest.mark.slow
 def test_rho_is_the_weight_of_a_posterior():
     """With a Gaussian prior of deviation p the denoiser is x p^2 / (p^2 + sigma^2), and the posterior is known."""
     _, _, _, noise, loss = ct(size=24, views=30)
@@ -180,6 +182,7 @@ def blur(x):
     return 0.5 * (x + torch.nn.functional.avg_pool2d(x[None], 3, 1, 1)[0])
 
 
+@pytest.mark.slow
 def test_few_views_converge_in_few_iterations():
     """Both x-steps have one fixed point; the nearly exact one is there much earlier."""
     _, radon, sinogram, noise, loss = ct(size=48, views=15)
@@ -194,6 +197,7 @@ def test_few_views_converge_in_few_iterations():
 
 
 def test_metrics():
+    pytest.importorskip("skimage")
     truth = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
     assert metrics.snr(truth, truth + torch.tensor([[0.5, 0.0], [0, 0]])) == pytest.approx(20.0)
     assert metrics.snr(truth, truth) == math.inf

@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 import torch
-from smadmm.operators.filters import angular_weights
 
 from smadmm.operators import Radon, hann, ramp, shepp_logan
+from smadmm.operators.radon.filters import angular_weights
 
 ANGLES = np.array([0.0, 0.3, math.pi / 4, 1.2, math.pi / 2, 2.0, 3 * math.pi / 4, 3.0, 4.4, -0.8, 6.1])
 GEOMETRIES = {
@@ -246,6 +246,8 @@ def test_refusals(make, message):
         make()
 
 
+@pytest.mark.slow
+@pytest.mark.command
 def test_the_first_process_computes_what_later_ones_load_from_the_cache(tmp_path):
     code = (
         "import hashlib, torch; from smadmm.operators import Radon; r = Radon(32, [0.1 * i for i in range(9)]); "

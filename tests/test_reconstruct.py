@@ -32,6 +32,7 @@ h5py = pytest.importorskip("h5py")
 tifffile = pytest.importorskip("tifffile")
 from smadmm.io.sinogram import read_sinogram  # noqa: E402
 
+posix = pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
 SIZE, VIEWS = 64, 30
 FAST = ("--quiet", "--iterations", "10")
 FILES = {"image.npy", "image.tif", "image.png", "figure.png", "curves.png", "curves.csv", "run.json", "report.html"}
@@ -128,6 +129,7 @@ def test_noise_of_the_simulation_has_the_asked_for_size(hu):
     assert sigma < ct.noise_level(noisy) < 1.6 * sigma
 
 
+@pytest.mark.slow
 def test_a_measured_sinogram_is_reconstructed_in_its_own_unit(sinogram_file, tmp_path, hu):
     said = succeed(sinogram_file, "--out", tmp_path / "out", "--size", SIZE, "--iterations", 30)
     assert "30 angles from 0 to 174, taken as degrees" in said and "residual" in said
@@ -140,6 +142,7 @@ def test_a_measured_sinogram_is_reconstructed_in_its_own_unit(sinogram_file, tmp
     assert told["residual"] < told["residual_fbp"]
 
 
+@pytest.mark.slow
 def test_sinograms_of_every_format_give_the_same_image(sinogram_file, tmp_path):
     stored = np.load(sinogram_file)
     data, degrees = stored["sinogram"], stored["angles"]
@@ -162,6 +165,7 @@ def test_sinograms_of_every_format_give_the_same_image(sinogram_file, tmp_path):
         np.testing.assert_allclose(image, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_transposed_sinogram_is_recognised_by_the_sums_of_its_views(sinogram_file, tmp_path):
     sinogram = np.load(sinogram_file)["sinogram"]
     for name, array in (("rows", sinogram), ("columns", sinogram.T)):
@@ -172,6 +176,7 @@ def test_a_transposed_sinogram_is_recognised_by_the_sums_of_its_views(sinogram_f
     np.testing.assert_array_equal(*(np.load(tmp_path / name / "image.npy") for name in ("rows", "columns")))
 
 
+@pytest.mark.slow
 def test_data_that_do_not_fit_get_a_warning(sinogram_file, tmp_path, hu):
     stored = np.load(sinogram_file)
     sinogram, angles = stored["sinogram"], stored["angles"]
@@ -186,6 +191,7 @@ def test_data_that_do_not_fit_get_a_warning(sinogram_file, tmp_path, hu):
     assert "explains the sinogram badly" not in succeed(tmp_path / "noisy.npz", "--out", tmp_path / "noisy")
 
 
+@pytest.mark.slow
 def test_the_sense_of_rotation_of_scikit_image(tmp_path, hu):
     from skimage.transform import radon
 
@@ -201,6 +207,7 @@ def test_the_sense_of_rotation_of_scikit_image(tmp_path, hu):
     assert right < 0.6 * wrong and np.linalg.norm(found[1] - found[0][::-1]) < 0.2 * right
 
 
+@pytest.mark.slow
 def test_a_sinogram_too_large_for_memory_stays_on_disk(sinogram_file, tmp_path, monkeypatch):
     stored = np.load(sinogram_file)
     np.save(tmp_path / "big.npy", stored["sinogram"])
@@ -226,6 +233,7 @@ def test_views_can_be_left_out(sinogram_file, tmp_path):
     assert run_json(tmp_path / "out")["views"] == 10
 
 
+@pytest.mark.slow
 def test_a_dicom_folder_becomes_a_dicom_volume(tmp_path):
     folder = tmp_path / "series"
     folder.mkdir()
@@ -246,6 +254,7 @@ def test_a_dicom_folder_becomes_a_dicom_volume(tmp_path):
         assert np.abs(derived.pixel_array - clipped).mean() < 120
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["smadmm", "sadmm", "spider", "svrg", "asvrg", "red-sd", "on-red"])
 def test_every_method_improves_on_fbp(method):
     data = simulated(abdomen_image(48), 24, 40.0)
@@ -255,6 +264,7 @@ def test_every_method_improves_on_fbp(method):
     assert row["snr"] == pytest.approx(snr(data["truth"], result.image), abs=1e-3)  # of the answer, also for asvrg
 
 
+@pytest.mark.slow
 def test_priors_by_name_and_by_file(tmp_path):
     from smadmm.denoisers.weights import SHIPPED
 
@@ -313,6 +323,7 @@ def volume():
     return {**arrays, "bounds": (0, 1), "iterations": 12}
 
 
+@pytest.mark.slow
 def test_a_volume_goes_on_from_the_slice_and_iteration_it_stopped_in(tmp_path, monkeypatch):
     whole = reconstruct(**volume(), batch=8)
     true_run, calls = ct.run, []
@@ -320,7 +331,7 @@ def test_a_volume_goes_on_from_the_slice_and_iteration_it_stopped_in(tmp_path, m
     def stopped_run(solver, start, stop, **options):
         calls.append(options["checkpoint"])
         if len(calls) == 2:  # in the second slice
-            options["callback"] = lambda s: s.k == 7 and os.kill(os.getpid(), signal.SIGINT)
+            options["callback"] = lambda s: s.k == 7 and signal.raise_signal(signal.SIGINT)
         return true_run(solver, start, stop, **options)
 
     monkeypatch.setattr(ct, "run", stopped_run)
@@ -344,7 +355,10 @@ def test_a_volume_goes_on_from_the_slice_and_iteration_it_stopped_in(tmp_path, m
     np.testing.assert_array_equal(whole.shown["FBP"], resumed.shown["FBP"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.slow
+@pytest.mark.command
+@posix
+@pytest.mark.parametrize("number", [signal.SIGINT, 9])  # 9: SIGKILL
 def test_a_killed_command_is_resumed_to_the_same_image(slice_file, tmp_path, number):
     arguments = [slice_file, "--simulate", VIEWS, "--quiet", "--iterations", 40, "--batch", 10]
     (tmp_path / "patch").mkdir()  # checkpoints every iteration, and steps slow enough to be interrupted
@@ -423,6 +437,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.slow
 def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path, hu, monkeypatch):
     bad_inputs(tmp_path, hu)
     monkeypatch.chdir(tmp_path)
@@ -433,6 +448,7 @@ def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path, hu, monkeypatch):
         assert "\n" not in str(error) and sorted(tmp_path.iterdir()) == before, arguments
 
 
+@pytest.mark.command
 def test_the_command_says_the_sentence_with_exit_code_2(tmp_path, hu):
     bad_inputs(tmp_path, hu)
     for arguments, message in (

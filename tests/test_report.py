@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from smadmm.paper.stored_parts import as_json, from_json
 from smadmm.report import (
     Column,
     Compare,
@@ -23,10 +24,8 @@ from smadmm.report import (
     Series,
     Table,
     Verdict,
-    as_json,
     data_uri,
     environment,
-    from_json,
     png,
 )
 from smadmm.report.page import anchors, part_html

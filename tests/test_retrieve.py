@@ -63,6 +63,7 @@ def test_an_image_is_simulated_and_retrieved(tmp_path):
     assert "Retrieval of image.png" in page and "http://" not in page.replace("http://www.w3.org", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["npz", "h5", "npy"])
 @pytest.mark.parametrize("quantity", ["amplitudes", "intensities"])
 def test_every_format_and_quantity_gives_the_same_image(kind, quantity, tmp_path):
@@ -95,6 +96,7 @@ def test_files_stay_on_disk(tmp_path):
     assert isinstance(patterns.loss().operator._masks, np.memmap)
 
 
+@pytest.mark.slow
 def test_complex_images(tmp_path):
     rows, columns = np.mgrid[:40, :40] / 40
     truth = ((TRUTH + 0.2) * np.exp(1j * (rows + columns))).astype(np.complex64)
@@ -130,6 +132,7 @@ def test_the_spectral_start_is_closer_to_the_truth_with_many_masks():
     assert spectral < constant
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
     data = {"patterns": AMPLITUDES, "masks": MASKS, "truth": TRUTH, "iterations": 20, "batch": 2}
     whole, kept, real_run = retrieve(**data), tmp_path / "kept", phase.run
@@ -210,6 +213,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(name, tmp_path, monkeypatc
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.command
 def test_the_command_runs_and_refuses_an_output_it_cannot_write(tmp_path):
     command = [sys.executable, "-m", "smadmm", "retrieve", str(_picture(tmp_path)), "--masks", "4", "--quiet"]
     command += ["--iterations", "5", "--prior", "tv", "--method", "spider", "--start", "spectral", "--batch", "2"]

@@ -186,6 +186,7 @@ def test_rays_without_a_count_are_half_a_count(raw):
     np.testing.assert_allclose(sinogram[0][3][4:7], np.log(full / 0.5), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_command_reconstructs_counts(raw):
     folder, _, attenuation = raw
     np.savez(folder / "sinogram.npz", data=attenuation.astype(np.float32), angles=np.arange(VIEWS) * 180 / VIEWS)

@@ -81,11 +81,11 @@ def test_auto_works_whatever_the_scale_of_the_data(g, scale, loss):
     X, b = data(g, scale=scale)
     graph = Stack([EdgeDifferences([(i, i + 1) for i in range(7)], 8), Identity()])
     problem = Problem(loss(X, b), L1(1e-4 * scale), graph)
-    settings = auto(problem, budget=60_000)
-    result = run(settings.solver(), torch.zeros(8, dtype=torch.float64), Stop(sfo=60_000), every=500)
+    settings = auto(problem, budget=10_000)
+    result = run(settings.solver(), torch.zeros(8, dtype=torch.float64), Stop(sfo=10_000), every=500)
     first, last = result.history["objective"][0], result.history["objective"][-1]
-    assert last < 0.45 * first
-    assert result.state.sfo <= 60_000 + 2 * settings.batch
+    assert last < 0.2 * first
+    assert result.state.sfo <= 10_000 + 2 * settings.batch
     text = str(settings)
     assert all(word in text for word in ("L =", "eta_k", "rho_k", "a_k", "batch =", f"m = {settings.m}", "x-step"))
 

@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from smadmm import checkpoint as checkpoints
 from smadmm.certificate import certify as certificate_of
+from smadmm.extras import needs
 from smadmm.losses.stream import StreamEnded
 from smadmm.problem import Penalty, Problem
 from smadmm.solver import State
@@ -76,9 +77,7 @@ class History(Mapping[str, list[float]]):
 
     def to_dataframe(self) -> Any:
         """A pandas DataFrame."""
-        import pandas
-
-        return pandas.DataFrame(self.columns)
+        return needs("pandas", None, "data frames").DataFrame(self.columns)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """A CSV file with a row per record."""
@@ -94,8 +93,7 @@ class History(Mapping[str, list[float]]):
 
     def plot(self, y: str = "objective", x: str = "sfo", ax: Any = None, **line: Any) -> Any:
         """Draw one column against another; returns the matplotlib axes."""
-        import matplotlib.pyplot as plt
-
+        plt = needs("matplotlib.pyplot", "plot", "figures")
         ax = plt.figure().add_subplot() if ax is None else ax
         ax.plot(self[x], self[y], **line)
         ax.set(xlabel=x, ylabel=y)

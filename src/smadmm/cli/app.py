@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 import sys
 import warnings
@@ -11,8 +12,9 @@ from typing import Annotated
 
 try:
     import typer
-except ImportError:  # pragma: no cover
-    sys.exit("the command line needs typer; install it with: pip install 'smadmm[cli]'")
+except ImportError:
+    print("Error: the command line needs typer; install it with: pip install 'smadmm[cli]'", file=sys.stderr)
+    sys.exit(2)
 
 import smadmm
 from smadmm.arguments import ArgumentError
@@ -67,6 +69,8 @@ def option(argument: str) -> str:
 
 def main() -> None:
     """Entry point: one sentence for an error of the user or the machine, a traceback for one of ours."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a letter that the terminal lacks must not end a run
     try:
         app()
     except (ValueError, OSError, ImportError) as error:

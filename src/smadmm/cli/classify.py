@@ -15,6 +15,7 @@ from smadmm.cli.app import app
 from smadmm.cli.options import Data, OnlyCPU, Quiet, Seed, Threads
 from smadmm.io.files import atomic_write, output_folder
 from smadmm.io.libsvm import Dataset, load_libsvm
+from smadmm.report.figures import not_drawn, write_figure
 
 HEAVIEST = 10
 
@@ -42,10 +43,10 @@ def classify(
 ) -> None:
     """Fit a classifier whose coefficients are tied along a graph, or apply a saved one."""
     torch.set_num_threads(threads)
-    folder = None if out is None else output_folder(out)
     try:
         if model is not None:
-            lines = _apply(model, load_rows(source, data), folder)
+            rows = load_rows(source, data)
+            lines = _apply(model, rows, None if out is None else output_folder(out))
         else:
             from smadmm.learn.classifier import SOLVERS, GraphGuidedClassifier
 
@@ -56,7 +57,7 @@ def classify(
             )  # fmt: skip
             train = load_rows(source, data)
             held_out = None if test is None else load_rows(test, data, train.X.shape[1])
-            lines = _fit(fitted, train, held_out, folder)
+            lines = _fit(fitted, train, held_out, None if out is None else output_folder(out))
         for line in lines:
             typer.echo(line)
     except KeyboardInterrupt:
@@ -73,7 +74,7 @@ def _graph(name: str) -> Any:
     if not Path(name).exists():
         raise ValueError(f"graph {name!r} is neither glasso, knn, chain, none nor a file of edges")
     try:
-        return np.loadtxt(name, dtype=np.int64, ndmin=2)
+        return np.loadtxt(name, dtype=np.int64, ndmin=2, encoding="utf-8-sig")
     except ValueError as error:
         raise ValueError(f"{name} is not a file of edges, two whole numbers per line: {error}") from None
 
@@ -81,7 +82,7 @@ def _graph(name: str) -> Any:
 def _fit(model: Any, train: Dataset, held_out: Dataset | None, folder: Path | None) -> Iterator[str]:
     """Fit, and say line by line what was found."""
     from smadmm.io.models import save_model
-    from smadmm.learn.drawing import draw_graph, edges_of
+    from smadmm.learn.drawing import DPI, edges_of, graph_figure
 
     model.fit(train.X, train.y)
     rows, features = train.X.shape
@@ -95,8 +96,11 @@ def _fit(model: Any, train: Dataset, held_out: Dataset | None, folder: Path | No
     yield from _findings(model)
     if folder is not None:
         save_model(folder / "model.npz", model)
-        draw_graph(model, folder / "graph.png")
-        yield f"model.npz and graph.png are in {folder}; apply it with: smadmm classify --model {folder}/model.npz DATA"
+        write_figure(folder / "graph.png", lambda: graph_figure(model), DPI)
+        missing = not_drawn("graph.png needs")
+        written = "model.npz is" if missing else "model.npz and graph.png are"
+        yield f"{written} in {folder}; apply it with: smadmm classify --model {folder / 'model.npz'} DATA"
+        yield from missing
 
 
 def _findings(model: Any) -> Iterator[str]:

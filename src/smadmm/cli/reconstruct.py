@@ -15,6 +15,7 @@ import smadmm
 from smadmm.arguments import ArgumentError
 from smadmm.cli.app import app, resumable, stopped, typed
 from smadmm.cli.options import Device, MethodName, PriorName, Quiet, ResultFolder, Resume, Seed, Strength, Threads
+from smadmm.extras import needs
 from smadmm.imaging.result import ImageResult
 from smadmm.imaging.simulation import (
     attenuation_per_pixel,
@@ -75,6 +76,7 @@ def reconstruct(
     quiet: Quiet = False,
 ) -> None:
     """Reconstruct an image or a volume from few, noisy X-ray views."""
+    needs("tifffile", "imaging", "reconstructions")  # before the work, not after
     torch.set_num_threads(threads)
     path, folder = Path(source), Path(out)
     if simulate is None:

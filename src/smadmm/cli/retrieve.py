@@ -14,6 +14,7 @@ import smadmm
 from smadmm.arguments import ArgumentError
 from smadmm.cli.app import app, resumable, stopped, typed
 from smadmm.cli.options import Device, MethodName, PriorName, Quiet, ResultFolder, Resume, Seed, Strength, Threads
+from smadmm.extras import needs
 from smadmm.imaging.simulation import refuse_noise, simulated_amplitudes
 from smadmm.io.images import read_slices
 from smadmm.io.patterns import is_patterns, read_patterns
@@ -52,6 +53,7 @@ def retrieve(
     quiet: Quiet = False,
 ) -> None:
     """Retrieve an image from the amplitudes of its coded diffraction patterns."""
+    needs("tifffile", "imaging", "retrievals")  # before the work, not after
     torch.set_num_threads(threads)
     path, folder = Path(source), Path(out)
     if masks is None:

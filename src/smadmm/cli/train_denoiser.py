@@ -17,6 +17,7 @@ from smadmm.cli.options import Device, Quiet, Seed, Threads
 from smadmm.denoisers.training.loop import Trained
 from smadmm.denoisers.training.recipes import OF_NETWORKS, OF_RIDGE, Arch, Preset, Recipe, recipe
 from smadmm.io.files import output_folder
+from smadmm.report.figures import not_drawn
 
 
 @app.command("train-denoiser", rich_help_panel="Images")
@@ -91,10 +92,11 @@ def _told(trained: Trained | None, chosen: Recipe, path: Path) -> str:
     if trained is None:
         return f"stopped; {path.with_suffix('.checkpoint')} is kept: go on with the same command and --resume"
     proved = "proved" if chosen.arch == "ridge" else "measured on held-out images"
-    return (
-        f"PSNR {trained.psnr:.3f} dB on held-out images, Lip(I - D) = {trained.lipschitz:.3f} ({proved})\n"
-        f"{path}: use it with smadmm.denoisers.load({str(path)!r}); its card, .csv and .png are beside it"
-    )
+    missing = not_drawn("the figure of the learning curves needs")
+    beside = "its card and .csv are" if missing else "its card, .csv and .png are"
+    quality = f"PSNR {trained.psnr:.3f} dB on held-out images, Lip(I - D) = {trained.lipschitz:.3f} ({proved})"
+    use = f"{path}: use it with smadmm.denoisers.load({str(path)!r}); {beside} beside it"
+    return "\n".join([quality, use, *missing])
 
 
 def chosen_recipe(arch: str, sigma: float, preset: str, changes: Mapping[str, float | None]) -> Recipe:

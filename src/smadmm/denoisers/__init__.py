@@ -9,12 +9,10 @@
 from smadmm.denoisers.dncnn import DnCNN
 from smadmm.denoisers.gradient_step import GradientStep, Potential
 from smadmm.denoisers.jacobian import LipschitzReport, lipschitz
-from smadmm.denoisers.references import BM3D
 from smadmm.denoisers.ridge import Ridge
 from smadmm.denoisers.weights import card, load, save, shipped
 
 __all__ = [
-    "BM3D",
     "DnCNN",
     "GradientStep",
     "LipschitzReport",

@@ -48,6 +48,7 @@ class _Strips:
         self.transposed = [matrix.t().contiguous() for matrix in self.matrices]
         self.heights, self.widths = [len(m) for m in self.matrices], [len(m) for m in self.transposed]
         self.fours, self.starts = len(fours), np.cumsum(self.heights) - len(fours)
+        self.piece = np.empty(kernels.BLOCK, np.int32)
         self._kept: dict[tuple[str, int], _Buffer] = {}
 
     def _corner(self, filters: Tensor, upside_down: int, left_to_right: int) -> Tensor:
@@ -121,7 +122,7 @@ class ValidGradient(torch.autograd.Function):
         of_x, of_z = list(x.numpy()), list(z.numpy())
         for image, row, rows in strips:
             t = strips.responses("x", of_x[image], row, rows)
-            kernels.spline(t.whole, a, b, 1 / spacing)
+            kernels.spline(t.whole, a, b, 1 / spacing, strips.piece)
             strips.mix(t.whole)
             strips.take_back(t, row, rows, of_z[image])
         return z
@@ -171,7 +172,7 @@ def _derivatives(
     of_x, of_v, of_d = list(x.numpy()), list(v.contiguous().numpy()), list(d_x.numpy())
     for image, row, rows in strips:
         t, q = strips.responses("x", of_x[image], row, rows), strips.responses("v", of_v[image], row, rows)
-        kernels.spline_backward(t.whole, q.whole, a, b, inverse, sums)
+        kernels.spline_backward(t.whole, q.whole, a, b, inverse, strips.piece, sums)
         strips.mix(q.whole)
         if in_image:
             strips.take_back(q, row, rows, of_d[image])

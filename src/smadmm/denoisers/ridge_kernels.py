@@ -6,20 +6,21 @@ The index is found in a pass of its own over a short block: that pass vectorises
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from smadmm.compilation import compiled, inlined
 
 Array = NDArray[np.floating]
 BLOCK = 512
 
 
-@njit(cache=True, fastmath=True)
+@inlined()
 def _add(source: Array, target: Array) -> None:
     for s in range(target.size):
         target[s] += source[s]
 
 
-@njit(cache=True, fastmath=True)
+@compiled()
 def gather_folded(image: Array, row: int, rows: int, half: int, columns: Array) -> None:
     """Patches of width 2 half + 1 as columns, split into parts (even, odd) upside down x (even, odd) left to right.
 
@@ -52,10 +53,11 @@ def gather_folded(image: Array, row: int, rows: int, half: int, columns: Array) 
                     for s in range(width):
                         even[s], right[s] = b[s] + a[s], b[s] - a[s]
                 else:
-                    even[:] = a
+                    for s in range(width):
+                        even[s] = a[s]
 
 
-@njit(cache=True, fastmath=True)
+@compiled()
 def scatter_folded(columns: Array, row: int, rows: int, half: int, image: Array) -> None:
     """The transpose of `gather_folded`, added to the image."""
     width, whole = image.shape[1] - 2 * half, half + 1
@@ -92,7 +94,7 @@ def scatter_folded(columns: Array, row: int, rows: int, half: int, image: Array)
                     _add(even, a)
 
 
-@njit(cache=True, fastmath=True)
+@inlined()
 def _pieces(t: Array, inverse_spacing: float, count: int, piece: NDArray[np.int32]) -> None:
     inverse, centre = t.dtype.type(inverse_spacing), t.dtype.type(count // 2)
     zero, last = t.dtype.type(0), t.dtype.type(count - 1)
@@ -101,10 +103,9 @@ def _pieces(t: Array, inverse_spacing: float, count: int, piece: NDArray[np.int3
         piece[n] = np.int32(min(last, max(zero, u)))
 
 
-@njit(cache=True, fastmath=True)
-def spline(t: Array, offset: Array, slope: Array, inverse_spacing: float) -> None:
-    """t := phi(t)."""
-    piece = np.empty(BLOCK, np.int32)
+@compiled()
+def spline(t: Array, offset: Array, slope: Array, inverse_spacing: float, piece: NDArray[np.int32]) -> None:
+    """t := phi(t); `piece` is scratch memory of BLOCK numbers."""
     for c in range(t.shape[0]):
         a, b = offset[c], slope[c]
         for start in range(0, t.shape[1], BLOCK):
@@ -115,7 +116,7 @@ def spline(t: Array, offset: Array, slope: Array, inverse_spacing: float) -> Non
                 block[n] = a[p] + b[p] * block[n]
 
 
-@njit(cache=True, fastmath=True)
+@compiled()
 def butterfly(t: Array, starts: NDArray[np.int64], count: int) -> None:
     """Replace the rows starts + n of t, for each n < count, by their sums with the signs ++++, +-+-, ++--, +--+."""
     for n in range(count):
@@ -126,13 +127,18 @@ def butterfly(t: Array, starts: NDArray[np.int64], count: int) -> None:
             first[s], second[s], third[s], fourth[s] = p + u, q + v, p - u, q - v
 
 
-@njit(cache=True, fastmath=True)
+@compiled()
 def spline_backward(
-    t: Array, q: Array, offset: Array, slope: Array, inverse_spacing: float, sums: tuple[Array, Array]
+    t: Array,
+    q: Array,
+    offset: Array,
+    slope: Array,
+    inverse_spacing: float,
+    piece: NDArray[np.int32],
+    sums: tuple[Array, Array],
 ) -> None:
     """q := q phi'(t), t := phi(t); to the sums of a piece of phi those of q and of q t are added."""
     d_offset, d_slope = sums
-    piece = np.empty(BLOCK, np.int32)
     for c in range(t.shape[0]):
         a, b = offset[c], slope[c]
         for start in range(0, t.shape[1], BLOCK):

@@ -10,6 +10,7 @@ from torch import Tensor
 from smadmm.denoisers.dncnn import DnCNN
 from smadmm.denoisers.gradient_step import GradientStep
 from smadmm.denoisers.ridge import Ridge
+from smadmm.extras import needs
 from smadmm.io.files import atomic_write
 
 SHIPPED = Path(__file__).parent / "shipped"
@@ -17,8 +18,7 @@ SHIPPED = Path(__file__).parent / "shipped"
 
 def save(potential: Ridge | DnCNN, path: Path, sigma: float, lipschitz: float) -> None:
     """Write a potential trained at noise level sigma, with a proved or measured Lip(grad g)."""
-    from safetensors.torch import save as as_bytes
-
+    as_bytes = needs("safetensors.torch", "imaging", "files of weights").save
     about: dict[str, str | float] = {"sigma": sigma, "lipschitz": lipschitz}
     if isinstance(potential, Ridge):
         about |= {"kind": "ridge", "spacing": potential.spacing, "singles": potential.singles}
@@ -52,8 +52,7 @@ def load(name: str | Path) -> GradientStep:
 
 def read_tensors(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What a safetensors file of this package says under a key of its header, and its tensors."""
-    from safetensors import safe_open
-
+    safe_open = needs("safetensors", "imaging", "files of weights").safe_open
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads(file.metadata()[key])
@@ -81,7 +80,7 @@ def card(name: str) -> dict[str, Any]:
     """Provenance of shipped weights: data, command, seed, time, PSNR, Lip(grad g), SHA-256, licence."""
     if name not in shipped():
         raise ValueError(f"no weights {name!r}; shipped are {', '.join(shipped())}")
-    content: dict[str, Any] = json.loads((SHIPPED / f"{name}.json").read_text())
+    content: dict[str, Any] = json.loads((SHIPPED / f"{name}.json").read_text(encoding="utf-8"))
     return content
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from smadmm.extras import needs
+
 
 def snr(truth: Tensor, x: Tensor) -> float:
     """20 log10(|truth| / |truth - x|) in dB; infinite for equal images.
@@ -31,9 +33,7 @@ def snr(truth: Tensor, x: Tensor) -> float:
 
 def ssim(truth: Tensor, x: Tensor) -> float:
     """Structural similarity of scikit-image; for complex images that of their moduli."""
-    from skimage import metrics
-
-    similarity: Callable[..., Any] = metrics.structural_similarity
+    similarity: Callable[..., Any] = needs("skimage.metrics", "imaging", "values of SSIM").structural_similarity
     _refuse_other_shape(truth, x)
     first, second = ((t.abs() if t.is_complex() else t).detach().cpu().double().numpy() for t in (truth, x))
     extent = float(first.max() - first.min())

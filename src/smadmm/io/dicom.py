@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smadmm.extras import needs
+
 PREAMBLE = 128  # bytes before the letters DICM
 # what described the stored pixels of the original and would be wrong beside those of a derived image
 STALE = ("PixelPaddingValue", "PixelPaddingRangeLimit", "SmallestImagePixelValue", "LargestImagePixelValue",
@@ -23,11 +25,7 @@ STALE = ("PixelPaddingValue", "PixelPaddingRangeLimit", "SmallestImagePixelValue
 
 
 def _pydicom() -> Any:
-    try:
-        import pydicom
-    except ImportError:
-        raise ImportError("DICOM files need pydicom; install it with: pip install 'smadmm[imaging]'") from None
-    return pydicom
+    return needs("pydicom", "imaging", "DICOM files")
 
 
 def is_dicom(path: Path) -> bool:

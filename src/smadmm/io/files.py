@@ -19,11 +19,11 @@ Target = str | os.PathLike[str]
 
 def atomic_write(path: Target, data: bytes) -> None:
     """Write data to path: afterwards path holds all of it, or what it held before."""
-    path = Path(path)
+    path = path if isinstance(path, Path) else Path(path)
     temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # readable as the user's other files are
+    file = open(temporary, "xb")  # noqa: SIM115 (a file that cannot be made leaves nothing to remove)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -31,6 +31,8 @@ def atomic_write(path: Target, data: bytes) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+    if os.name == "nt":  # Windows cannot open a folder
+        return
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from smadmm.arguments import ArgumentError
+from smadmm.extras import needs
 from smadmm.io import dicom
 
 PICTURES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm"}
@@ -46,10 +47,7 @@ def hounsfield(image: NDArray[Any]) -> Array:
 
 def read_tiff(path: Path, mapped: bool = False) -> Any:
     """The values of a TIFF file, pages first; memory-mapped where asked for and possible."""
-    try:
-        import tifffile
-    except ImportError:
-        raise ImportError("TIFF files need tifffile; install it with: pip install 'smadmm[imaging]'") from None
+    tifffile = needs("tifffile", "imaging", "TIFF files")
     try:
         if mapped:
             try:
@@ -62,10 +60,7 @@ def read_tiff(path: Path, mapped: bool = False) -> Any:
 
 
 def _pillow(path: Path) -> NDArray[Any]:
-    try:
-        from PIL import Image as Pillow
-    except ImportError:
-        raise ImportError("pictures need Pillow; install it with: pip install 'smadmm[imaging]'") from None
+    Pillow = needs("PIL.Image", "imaging", "pictures")
     with Pillow.open(path) as picture:
         if picture.mode in ("P", "PA", "CMYK", "YCbCr", "LAB", "HSV"):
             return np.asarray(picture.convert("RGB"))
@@ -287,6 +282,8 @@ def read_images(
                         " remove it or lower patch"
                     )
             found += images
+        except ImportError:
+            raise
         except Exception as error:
             ours = isinstance(error, ValueError) and path.name in str(error)
             message = str(error) if ours else f"{path} cannot be read: {error}"

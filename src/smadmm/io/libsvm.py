@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from smadmm.arguments import MissingError
+from smadmm.extras import needs
 
 PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
 ENDINGS = ("", ".bz2", ".gz")
@@ -151,11 +152,8 @@ def _read(path: Path) -> bytes:
 
 
 def _parse(text: bytes, where: str, name: str, n_features: int | None) -> Dataset:
-    try:
-        from scipy.sparse import csr_matrix
-        from sklearn.datasets import load_svmlight_file
-    except ImportError as error:
-        raise ImportError("LIBSVM files need scikit-learn; install it with: pip install 'smadmm[learn]'") from error
+    csr_matrix = needs("scipy.sparse", "learn", "LIBSVM files").csr_matrix
+    load_svmlight_file = needs("sklearn.datasets", "learn", "LIBSVM files").load_svmlight_file
     if not text.strip():
         raise ValueError(f"{where} holds no samples; it should have lines like '+1 3:0.5 7:1'")
     try:
@@ -177,14 +175,7 @@ def _sha256(text: bytes) -> str:
 
 
 def _pooch() -> Any:
-    try:
-        import pooch
-    except ImportError as error:
-        raise ImportError(
-            "fetching a data set by name needs pooch; install it with: pip install 'smadmm[learn]', or give the folder "
-            "of the file by data or SMADMM_DATA"
-        ) from error
-    return pooch
+    return needs("pooch", "learn", "data sets that are not in your data folder")
 
 
 def _fetched(name: str, base: str) -> bytes:

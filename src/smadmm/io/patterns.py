@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from smadmm.arguments import ArgumentError
+from smadmm.extras import needs
 from smadmm.imaging.phase import QUANTITIES
 
 HDF5 = {".h5", ".hdf5"}
@@ -52,10 +53,7 @@ def _content(path: Path, quantity: str | None) -> dict[str, Any]:
     if path.suffix.lower() not in HDF5:
         with _opened(path, np.load, allow_pickle=False) as archive:
             return dict(archive)
-    try:
-        import h5py
-    except ImportError:
-        raise ImportError("HDF5 files need h5py; install it with: pip install 'smadmm[imaging]'") from None
+    h5py = needs("h5py", "imaging", "HDF5 files")
     stored = _opened(path, lambda name: h5py.File(name, "r"))
     return {name: value for name, value in stored.items() if isinstance(value, h5py.Dataset)}
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smadmm.arguments import ArgumentError, one_of
+from smadmm.extras import needs
 from smadmm.io.images import read_tiff
 
 SINOGRAMS = (".npy", ".npz", ".h5", ".hdf5", ".hdf", ".nxs", ".tif", ".tiff")
@@ -163,10 +164,7 @@ def _stored(path: Path) -> tuple[Any, _Found]:
 
 
 def _hdf5_arrays(path: Path) -> dict[str, Any]:
-    try:
-        import h5py
-    except ImportError:
-        raise ImportError("HDF5 files need h5py; install it with: pip install 'smadmm[imaging]'") from None
+    h5py = needs("h5py", "imaging", "HDF5 files")
     file = h5py.File(path, "r")  # stays open: its datasets are read later
     arrays: dict[str, Any] = {}
     file.visititems(lambda name, item: arrays.update({name: item}) if isinstance(item, h5py.Dataset) else None)
@@ -228,7 +226,8 @@ def read_angles(text: str, views: int) -> tuple[NDArray[np.float64], Unit]:
         if path.suffix.lower() == ".npy":
             values = np.load(path, allow_pickle=False)
         else:
-            values = np.array(path.read_text().replace(",", " ").replace(";", " ").split(), dtype=np.float64)
+            text = path.read_text(encoding="utf-8-sig")  # Windows' editors mark their files
+            values = np.array(text.replace(",", " ").replace(";", " ").split(), dtype=np.float64)
         return np.asarray(values, dtype=np.float64).ravel(), _named_unit(path.stem)
     except (ValueError, UnicodeDecodeError) as error:
         raise ValueError(f"the angles in {path} cannot be read: {error}") from None

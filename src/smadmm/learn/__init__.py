@@ -1,13 +1,12 @@
 """Classification for scikit-learn: coefficients tied along the edges of a graph (extra `learn`)."""
 
-try:
-    import sklearn  # noqa: F401
-except ImportError as error:
-    raise ImportError("smadmm.learn needs scikit-learn; install it with: pip install 'smadmm[learn]'") from error
+from smadmm.extras import needs
 
-from smadmm.learn.classifier import GraphGuidedClassifier
-from smadmm.learn.graphs import Rows, signed_adjacency
-from smadmm.learn.loops import Auto
-from smadmm.learn.published_loops import Published
+needs("sklearn", "learn", "classifiers")
+
+from smadmm.learn.classifier import GraphGuidedClassifier  # noqa: E402
+from smadmm.learn.graphs import Rows, signed_adjacency  # noqa: E402
+from smadmm.learn.loops import Auto  # noqa: E402
+from smadmm.learn.published_loops import Published  # noqa: E402
 
 __all__ = ["Auto", "GraphGuidedClassifier", "Published", "Rows", "signed_adjacency"]

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smadmm.extras import needs
+
+DPI = 120
 MOST = 150  # features drawn at the most: those with the largest coefficients
 
 
@@ -38,7 +41,13 @@ def layout(edges: NDArray[np.int64], size: int, seed: int = 0) -> NDArray[np.flo
 
 
 def draw_graph(model: Any, path: str | os.PathLike[str], names: list[str] | None = None) -> None:
+    """Save the figure of the graph."""
+    graph_figure(model, names).savefig(path, dpi=DPI)
+
+
+def graph_figure(model: Any, names: list[str] | None = None) -> Any:
     """The features with the largest coefficients, joined by the graph, coloured by coefficient (first class)."""
+    needs("matplotlib", "plot", "figures")
     from matplotlib.figure import Figure
 
     coef = model.coef_[0]
@@ -62,4 +71,4 @@ def draw_graph(model: Any, path: str | os.PathLike[str], names: list[str] | None
         axes.annotate(label, place[number[feature]], fontsize=7, ha="center", va="center", zorder=3)
     axes.set_axis_off()
     figure.colorbar(spots, label="coefficient", shrink=0.7)
-    figure.savefig(path, dpi=120)
+    return figure

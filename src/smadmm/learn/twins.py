@@ -87,12 +87,15 @@ class CompiledAuto(AutoLoop):
         self.arrays = self.arrays._replace(table=old.table, gbar=old.gbar)
         self.arrays.counts[1] = old.counts[1]
         self.constants = auto_kernels.Constants(C * shrink, MOVE * shrink, PULL, RECENT, MEMORY)
-        auto_kernels.auto_start(self.samples, self.Q, self.constants, self._mode, self.arrays, batch)
+        work = auto_kernels.new_work(self.task.size, 0, len(batch))
+        start = {"state": self.arrays, "batch": batch, "work": work}
+        auto_kernels.auto_start(self.samples, self.Q, self.constants, self._mode, **start)
         return bool(self.arrays.pace[auto_kernels.FLOOR] > 0)
 
     def advance(self, batches: Indices) -> float:
         self.arrays.pace[auto_kernels.LOSS] = 0.0
-        now = {"mode": self._mode, "since": self.since or 0, "state": self.arrays, "batches": batches}
+        work = auto_kernels.new_work(self.task.size, self.task.A.shape[0], batches.shape[1])
+        now = {"mode": self._mode, "since": self.since or 0, "state": self.arrays, "batches": batches, "work": work}
         auto_kernels.auto(self.samples, self.A, self.task.lam1, self.Q, self.R, self.constants, **now)
         return float(self.arrays.pace[auto_kernels.LOSS])
 
@@ -127,6 +130,7 @@ class CompiledPublished(PublishedLoop):
             gram = (task.A.T @ task.A).toarray()
             ratio = float(f"{method.rho(1) / method.eta(1):.14g}")
             self.inverse = half(np.linalg.inv(np.eye(task.size) + ratio * gram))
+        self.work = published_kernels.new_published_work(task.size, self.inverse, task.A.shape[0], method.batch)
 
     def _draw(self, count: int) -> tuple[Indices, Indices]:
         """The next batches, as the generic loop draws them: an order of samples, and where in it each batch begins."""
@@ -144,6 +148,7 @@ class CompiledPublished(PublishedLoop):
         while counts[1] < limit:
             order, starts = self._draw(min(self.CHUNK, -(-(limit - int(counts[1])) // price)))
             now = {"state": self.arrays, "order": order, "starts": starts, "b": m.batch, "limit": limit}
+            now["work"] = self.work
             used = published_kernels.published(self.samples, self.A, self.task.lam1, self.inverse, **choices, **now)
             self.drawn, self.starts = self.drawn + used * m.batch, self.starts[used:]
 

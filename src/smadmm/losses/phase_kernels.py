@@ -6,33 +6,27 @@ is one pass over contiguous memory. Complex arrays are read as pairs of floats: 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
-from numba import njit
 
-F = TypeVar("F", bound=Callable[..., Any])
+from smadmm.compilation import compiled
+
 SMALLEST = np.float32(1e-30)  # a power |z|^2 of zero then has the gradient zero
 
 
-def compiled(function: F) -> F:
-    kernel: Any = njit(fastmath=True, cache=True, nogil=True, error_model="numpy")(function)
-    return cast(F, kernel)
-
-
-@compiled
+@compiled()
 def mask_image(x: Any, mask: Any, out: Any) -> None:
     """out := mask x."""
-    x, mask, out = x.ravel(), mask.ravel(), out.ravel()
+    x, mask, out = x.reshape(x.size), mask.reshape(mask.size), out.reshape(out.size)
     for p in range(x.size):
         out[p] = mask[p] * x[p]
 
 
-@compiled
+@compiled()
 def residual(z: Any, y: Any, size: Any, weight: Any) -> None:
     """z := weight (1 - size y/|z|) z."""
-    z, y = z.ravel().view(np.float32), y.ravel()
+    z, y = z.reshape(z.size).view(np.float32), y.reshape(y.size)
     for p in range(y.size):
         a, b = z[2 * p], z[2 * p + 1]
         factor = weight - weight * size * y[p] / np.sqrt(a * a + b * b + SMALLEST)
@@ -40,10 +34,10 @@ def residual(z: Any, y: Any, size: Any, weight: Any) -> None:
         z[2 * p + 1] = factor * b
 
 
-@compiled
+@compiled()
 def residual_of_two(z: Any, weight: Any, other: Any, other_weight: Any, y: Any, size: Any) -> None:
     """z := weight (1 - size y/|z|) z + other_weight (1 - size y/|other|) other."""
-    z, other, y = z.ravel().view(np.float32), other.ravel().view(np.float32), y.ravel()
+    z, other, y = z.reshape(z.size).view(np.float32), other.reshape(other.size).view(np.float32), y.reshape(y.size)
     for p in range(y.size):
         a, b, c, d = z[2 * p], z[2 * p + 1], other[2 * p], other[2 * p + 1]
         s, t = np.sqrt(a * a + b * b + SMALLEST), np.sqrt(c * c + d * d + SMALLEST)
@@ -53,10 +47,10 @@ def residual_of_two(z: Any, weight: Any, other: Any, other_weight: Any, y: Any, 
         z[2 * p + 1] = f * b + g * d
 
 
-@compiled
+@compiled()
 def unmask(r: Any, mask: Any, scale: Any, first: bool, out: Any) -> None:
     """out := scale Re(conj(mask) r) if it is the first, out += that otherwise."""
-    r, mask, out = r.ravel().view(np.float32), mask.ravel().view(np.float32), out.ravel()
+    r, mask, out = r.reshape(r.size).view(np.float32), mask.reshape(mask.size).view(np.float32), out.reshape(out.size)
     if first:
         for p in range(out.size):
             out[p] = scale * (mask[2 * p] * r[2 * p] + mask[2 * p + 1] * r[2 * p + 1])

@@ -90,9 +90,7 @@ class Stream(Loss):
         """An item of the source as a tuple of tensors with one row per sample."""
         single = isinstance(item, (Tensor, np.ndarray))
         if not single and not isinstance(item, (tuple, list)):
-            raise TypeError(
-                f"a stream gives tensors or tuples of tensors, one row per sample, got {type(item).__name__}"
-            )
+            raise TypeError(f"a stream gives tensors or tuples of them, one row per sample, got {type(item).__name__}")
         rows = tuple(torch.as_tensor(part) for part in ((item,) if single else item))
         if any(part.ndim == 0 or len(part) != len(rows[0]) for part in rows):
             raise ValueError(

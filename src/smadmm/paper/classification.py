@@ -1,33 +1,36 @@
 """The paper's Table 2 and Figure 1: graph-guided classification, every published method tuned with the same effort.
 
-Four LIBSVM sets, each split at random into halves; with and without intercept; lam1 = 1e-5 and the paper's 1e-11. The
-work is cut into jobs (one method on one problem), which two processes do; each leaves its result in OUT/parts and is
-not done again while its settings and data are the same. How a job runs: smadmm.paper.classification_runs.
+Four LIBSVM sets, each split at random into halves; with and without intercept; lam1 = 1e-5 and the paper's 1e-11. A job
+is one method on one problem (smadmm.paper.classification_runs); what it does: smadmm.paper.classification_methods.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from smadmm.io.files import output_folder
-from smadmm.paper.classification_chapter import chapter
-from smadmm.paper.classification_report import draw, report
-from smadmm.paper.classification_runs import PAPER_INVERSE, PAPER_STEP, TUNED, Grid, Job, run_job
-from smadmm.paper.jobs import run_all, write_csv
-from smadmm.paper.results import write_results
-
-Row = dict[str, Any]
+from smadmm.io.libsvm import as_signs, load_libsvm
+from smadmm.paper import classification_chapter
+from smadmm.paper.classification_runs import (
+    PAPER_INVERSE,
+    PAPER_STEP,
+    TUNED,
+    ClassificationRun,
+    Grid,
+    load_halves,
+    run_classification,
+)
+from smadmm.paper.experiment import Experiment, JobResult, Request, Row
+from smadmm.paper.provenance import fingerprint
 
 
 @dataclass(frozen=True)
-class Plan:
+class ClassificationPlan:
     """What is compared, and with how much effort."""
 
     sets: tuple[str, ...] = ("splice_scale", "a8a", "a9a", "ijcnn1")
@@ -37,11 +40,10 @@ class Plan:
     grid: Grid = Grid((0.316, 1.0, 3.16, 10.0, 31.6, 100.0, 316.0), (0.1, 3.0), (8, 32, 100))  # noqa: RUF009
     tuning: int = 2  # seeds
     shown: int = 5
-    processes: int = 2  # 0: in this one
 
 
-FULL = Plan()
-QUICK = Plan(
+FULL = ClassificationPlan()
+QUICK = ClassificationPlan(
     sets=("splice_scale", "a8a"),
     lams=(1e-5,),
     marks=(1, 2, 5, 10),
@@ -51,86 +53,51 @@ QUICK = Plan(
 )
 
 
-def reproduce(
-    out: str,
-    data: str | None,
-    quick: bool = False,
-    seed: int = 0,
-    progress: bool = True,
-    processes: int = 2,
-    plan: Plan | None = None,
-) -> list[Row]:
-    """Run or resume the experiment; results.json, results.csv, table.md and figures go to `out`."""
-    folder = output_folder(out)
-    plan = plan or replace(QUICK if quick else FULL, processes=processes)
-    sets = describe_sets(plan.sets, data, seed)
-    jobs = list(_jobs(plan, sets, seed))
-    results = run_all(jobs, run_job, data, output_folder(folder / "parts"), plan.processes, progress)
-    rows = [row for job in jobs for row in rows_of(job, results[job.name])]
-    command = f"smadmm reproduce classification --data DIR --out DIR --seed {seed}" + (" --quick" if quick else "")
-    seconds = sum(result["work"] for result in results.values())  # of all processes, also of earlier calls
-    shown = chapter(rows, sets)
-    write_results(folder, "classification", command, seconds, rows, quick=quick, seed=seed, report=shown)
-    write_csv(folder / "results.csv", rows)
-    (folder / "table.md").write_text(report(sets, rows, _effort(plan, jobs, results) | {"seconds": seconds}))
-    draw(folder, rows)
-    return rows
-
-
-def _effort(plan: Plan, jobs: Sequence[Job], results: dict[str, Any]) -> Row:
-    """How much was tuned, and how often the best of the grid was at its end (some make no step in one epoch)."""
-    tuned = [(job.method, results[job.name]) for job in jobs if job.method in TUNED]
-    chosen = [(method, c) for method, result in tuned for c in result["configurations"] if c["chosen"][-1] > 1]
-    smallest = Counter(method for method, c in chosen if c["batch"] <= min(plan.grid.batches))
-    return {
-        "runs": max(result["runs"] for _, result in tuned),
-        "tuning": plan.tuning,
-        "shown": plan.shown,
-        "chosen": len(chosen),
-        "at_edge": sum(c["edge"] for _, c in chosen),
-        "batch": min(plan.grid.batches),
-        "smallest": smallest.total(),
-        "smallest_smadmm": smallest["smadmm"],
-        "chosen_smadmm": sum(method == "smadmm" for method, _ in chosen),
-    }
-
-
-def describe_sets(names: Sequence[str], data: str | None, seed: int) -> list[Row]:
-    """Table 2, and a fingerprint of the data; all sets that cannot be used are named before any work is done."""
-    from smadmm.io.libsvm import as_signs, load_libsvm
+def classification_jobs(request: Request) -> list[ClassificationRun]:
     from smadmm.learn.loops import have_numba
-    from smadmm.paper.classification_runs import load_halves
 
     if not have_numba():
         raise ImportError("the classification experiment needs numba; install it with: pip install 'smadmm[learn]'")
-    found, failures = [], []
+    plan = QUICK if request.quick else FULL
+    marks = fingerprints(plan.sets, request)
+    return [
+        ClassificationRun(
+            name,
+            intercept,
+            lam1,
+            method,
+            seed=request.seed,
+            marks=plan.marks,
+            grid=plan.grid,
+            tuning=plan.tuning,
+            shown=plan.shown,
+            fingerprint=marks[name],
+        )
+        for lam1, name, intercept, method in product(plan.lams, plan.sets, plan.intercepts, (*TUNED, "untuned"))
+    ]
+
+
+def fingerprints(names: Sequence[str], request: Request) -> dict[str, str]:
+    """Of the sets, by name; all that cannot be used are named before any work is done."""
+    found, failures = {}, []
     for name in names:
         try:
-            whole = load_libsvm(name, data)
-            halves = load_halves(name, data, seed)
+            load_halves(name, request.data, request.seed)
+            whole = load_libsvm(name, request.data)
         except (OSError, ValueError) as error:
             failures.append(f"{name} ({error})")
-            continue
-        X, y = whole.X, as_signs(whole.y)
-        digest = hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in (X.data, X.indices, y)))
-        row: Row = {"set": name, "training": len(halves.y), "test": len(halves.test_y), "features": X.shape[1]}
-        row |= {"classes": 2, "edges": halves.graph.shape[0], "positive": float(np.mean(y > 0))}
-        found.append({**row, "density": X.nnz / (X.shape[0] * X.shape[1]), "fingerprint": digest.hexdigest()[:16]})
+        else:
+            found[name] = fingerprint((whole.X.data, whole.X.indices, as_signs(whole.y)))
     if failures:
         raise ValueError("these sets cannot be used: " + "; ".join(failures))
     return found
 
 
-def _jobs(plan: Plan, sets: Sequence[Row], seed: int) -> Iterator[Job]:
-    rest = (seed, plan.marks, plan.grid, plan.tuning, plan.shown)
-    for lam1 in plan.lams:
-        for found in sets:
-            for intercept in plan.intercepts:
-                for method in (*TUNED, "untuned"):
-                    yield Job(found["set"], intercept, lam1, method, *rest, found["fingerprint"])
+def classification_rows(jobs: Sequence[ClassificationRun], results: Mapping[str, JobResult]) -> list[Row]:
+    return [row for job in jobs for row in rows_of(job, results[job.name])]
 
 
-def rows_of(job: Job, result: Any) -> list[Row]:
+def rows_of(job: ClassificationRun, result: JobResult) -> list[Row]:
     """Flat rows, one per variant and mark.
 
     "tuned": the configuration that was best at the last mark; "tuned per mark": at every mark the one best there.
@@ -146,7 +113,9 @@ def rows_of(job: Job, result: Any) -> list[Row]:
     return _rows(job, job.method, "tuned", last) + sorted(each, key=lambda row: row["epochs"])
 
 
-def _rows(job: Job, method: str, variant: str, part: Any, marks: Sequence[int] | None = None) -> list[Row]:
+def _rows(
+    job: ClassificationRun, method: str, variant: str, part: JobResult, marks: Sequence[int] | None = None
+) -> list[Row]:
     """Means over the seeds; the certificate is the median, the seconds are the shortest."""
     rows = []
     for i, mark in enumerate(marks or job.marks):
@@ -165,3 +134,15 @@ def _rows(job: Job, method: str, variant: str, part: Any, marks: Sequence[int] |
         row |= {name: part.get(name) for name in ("step", "rho", "batch")}
         rows.append({**row, "epochs_spent": float(np.mean(of("spent")))})
     return rows
+
+
+CLASSIFICATION = Experiment(
+    "classification",
+    "Graph-guided classification (Table 2, Figure 1)",
+    "Table 2 and Figure 1: classification, every published method tuned with the same effort.",
+    jobs=classification_jobs,
+    work=run_classification,
+    rows=classification_rows,
+    chapter=classification_chapter.chapter,
+    figures=classification_chapter.figures,
+)

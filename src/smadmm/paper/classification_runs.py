@@ -1,21 +1,7 @@
-"""One problem and one method of the classification experiment: what is tuned, run and measured.
-
-    min_x  1/N sum_i 1/(1 + exp(b_i a_i'x)) + lam1 |A x|_1,   A = [G; I],   G the edges of the graphical lasso
-
-Every published method has the same grid: step c/L at the first iteration, rho = r eta/|A|^2, batch size b, with L the
-Lipschitz constant of grad F, and the exact x-step. It is tuned on the training half with seeds of its own, then run
-with fresh ones. The others of its parameters are fixed: restarts (SVRG, ASVRG, SPIDER) once a pass of inner batches,
-theta = 1/2 (ASVRG), Theorem 3.2 for SMADMM: eta_k, rho_k ~ k^(1/3), a_k = k^(-2/3), and a first batch of
-min(N/4, 1000). SMADMM as the paper prints it has eta_k = min(k^(1/3)/10, 1/2), a_k = max(k^(-2/3)/2, 1/100) and
-b = 100, read with eta as inverse step (as in its theorems) and as step; its rho is not printed, here it is
-eta_k/(2 |A|^2).
-"""
+"""One problem and one method of the classification experiment as a job, and the halves of a set."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -24,22 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smadmm.io.libsvm import as_signs, half_split, load_libsvm
-from smadmm.learn.fitting import fit_auto
-from smadmm.learn.graphs import feature_graph
-from smadmm.learn.loops import Task
-from smadmm.learn.published_loops import Published, smoothness
-from smadmm.learn.scaling import column_sums
-from smadmm.learn.twins import CompiledPublished
-from smadmm.paper.oracle import Oracle
-from smadmm.schedules import Power
 
 Array = NDArray[np.float64]
-Record = dict[str, float]
 
 TUNED = ("sadmm", "svrg", "spider", "asvrg", "saga", "smadmm")
 PAPER_INVERSE, PAPER_STEP = "paper, eta = inverse step", "paper, eta = step"
 DENSE_ABOVE = 0.5  # density
-SMOOTHING = (1e-3, 1e-5, 1e-7)  # |t| -> sqrt(t^2 + delta^2), delta falling
 
 
 @dataclass(frozen=True)
@@ -52,7 +28,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Job:
+class ClassificationRun:
     """One method on one problem; `method` is a published one, or "untuned": auto, the paper's recipe and L-BFGS."""
 
     set: str
@@ -81,210 +57,36 @@ class Job:
 
 @dataclass(frozen=True)
 class Halves:
-    """A set, split: training and test half, and the graph of the training half."""
+    """A set, split into a training and a test half; the shares of positive labels and of values that are not zero."""
 
     X: Any
     y: Array
     test_rows: Any
     test_y: Array
-    graph: Any
+    positive: float
+    density: float
 
 
 @lru_cache(maxsize=4)
 def load_halves(name: str, data: str | None, seed: int) -> Halves:
-    """The random halves of the LIBSVM training file; the graph is learned from the training half alone."""
+    """The random halves of the LIBSVM training file."""
     found = load_libsvm(name, data)
     train, test = half_split(len(found.y), seed)
-    y = as_signs(found.y)
+    X, y = found.X, as_signs(found.y)
     if len(np.unique(y[train])) < 2:
         raise ValueError(f"the training half of {name} has one class only; take more samples or another seed")
-    X = found.X
-    if X.nnz > DENSE_ABOVE * X.shape[0] * X.shape[1]:
+    density = X.nnz / (X.shape[0] * X.shape[1])
+    if density > DENSE_ABOVE:
         X = np.ascontiguousarray(X.toarray())
-    return Halves(X[train], y[train], X[test], y[test], feature_graph("glasso", X[train], seed))
+    return Halves(X[train], y[train], X[test], y[test], positive=float(np.mean(y > 0)), density=density)
 
 
-class Setting:
-    """The problem of a job, with all that is computed once."""
-
-    def __init__(self, job: Job, data: str | None):
-        from scipy.sparse import csr_array, eye_array, vstack
-
-        from smadmm.operators.linear import Matrix
-
-        halves = load_halves(job.set, data, job.seed)
-        d = halves.X.shape[1]
-        A = vstack([halves.graph, eye_array(d)], format="csr")
-        A = csr_array((A.data, A.indices, A.indptr), shape=(A.shape[0], d + int(job.intercept)))
-
-        def task(X: Any, y: Array) -> Task:
-            return Task(X, y, np.ones(len(y)), A, job.lam1, "sigmoid", job.intercept)
-
-        self.job, self.train, self.test = job, task(halves.X, halves.y), task(halves.test_rows, halves.test_y)
-        self.oracle, self.test_oracle = Oracle(self.train, True), Oracle(self.test, True)
-        self.L, self.square = smoothness(self.train), Matrix(A).norm().upper ** 2
-
-    def record(self, x: Array, y: Array | None, lam: Array | None, sfo: int, seconds: float) -> Record:
-        """What is shown of a point: dist^2(0, dL) at its own y, and at y = prox_h(A x - lam)."""
-        d = self.test.X.shape[1]
-        scores = self.test.X @ x[:d] + (x[d] if self.job.intercept else 0.0)
-        return {
-            "objective": self.oracle.objective(x),
-            "test_loss": self.test_oracle.value(x),
-            "test_accuracy": float(np.mean((scores > 0) == (self.test.target > 0))),
-            "certificate": math.nan if lam is None else self.oracle.certificate(x, lam, y).total,
-            "certificate_free_y": math.nan if lam is None else self.oracle.certificate(x, lam).total,
-            "spent": sfo / self.train.n,
-            "seconds": seconds,
-        }
-
-
-def tuned_method(setting: Setting, method: str, c: float, r: float, batch: int) -> Published:
-    """A published method with a point of the grid."""
-    n, growth = setting.train.n, 1 / 3 if method == "smadmm" else 0.0
-    eta = setting.L / c
-    rho = r * eta / setting.square
-    momentum = Power(1.0, -2 / 3, hi=1.0)
-    first = max(1, min(n // 4, 1000))
-    return Published(method, batch, Power(eta, growth), Power(rho, growth), momentum, max(1, n // batch), 0.5, first)
-
-
-def paper_method(setting: Setting, inverse: bool) -> Published:
-    """SMADMM as printed, in one of the two readings of eta."""
-    eta = Power(0.1, 1 / 3, hi=0.5) if inverse else Power(10.0, -1 / 3, lo=2.0)
-    r = 0.5 / setting.square
-    rho = Power(eta.c * r, eta.p, eta.lo * r, eta.hi * r)
-    batch = min(100, setting.train.n)
-    return Published("smadmm", batch, eta, rho, Power(0.5, -2 / 3, lo=0.01), first=batch)
-
-
-Look = Callable[[CompiledPublished, float], Any]
-
-
-def follow(setting: Setting, method: Published, seed: int, look: Look) -> list[Any]:
-    """Run a method and look at it at every mark; looking is outside the clock."""
-    begin = time.perf_counter()
-    loop = CompiledPublished(setting.train, method, seed)
-    seconds, seen = time.perf_counter() - begin, []
-    for mark in setting.job.marks:
-        begin = time.perf_counter()
-        loop.advance(mark * setting.train.n)
-        seconds += time.perf_counter() - begin
-        seen.append(look(loop, seconds))
-    return seen
-
-
-def show(setting: Setting, method: Published) -> list[list[Record]]:
-    """The records of the fresh seeds, at the last iterate."""
-
-    def look(loop: CompiledPublished, seconds: float) -> Record:
-        return setting.record(*loop.last, loop.sfo, seconds)
-
-    return [follow(setting, method, seed, look) for seed in setting.job.shown_seeds]
-
-
-def _described(method: Published) -> dict[str, float]:
-    return {"step": 1 / method.eta(1), "rho": method.rho(1), "batch": method.batch}
-
-
-def run_tuned(setting: Setting, method: str) -> dict[str, Any]:
-    """Every point of the grid on the tuning seeds, then the best of every mark on fresh seeds."""
-    grid, job = setting.job.grid, setting.job
-    batches = sorted({min(b, max(1, setting.train.n // 4)) for b in grid.batches})
-    points = [(c, r, b) for b in batches for r in grid.rhos for c in grid.steps]
-
-    def objective(loop: CompiledPublished, seconds: float) -> float:
-        value = setting.oracle.objective(loop.last[0])
-        return value if math.isfinite(value) else math.inf
-
-    levels = np.array(
-        [
-            np.mean(
-                [follow(setting, tuned_method(setting, method, *p), seed, objective) for seed in job.tuning_seeds], 0
-            )
-            for p in points
-        ]
-    )
-    best = [int(i) for i in levels.argmin(axis=0)]
-    shown = []
-    for i in sorted(set(best)):
-        made = tuned_method(setting, method, *points[i])
-        chosen = [mark for mark, winner in zip(job.marks, best, strict=True) if winner == i]
-        edge = points[i][0] in (grid.steps[0], grid.steps[-1])
-        shown.append({**_described(made), "chosen": chosen, "edge": edge, "seeds": show(setting, made)})
-    return {"runs": len(points) * job.tuning, "configurations": shown}
-
-
-def run_untuned(setting: Setting) -> dict[str, Any]:
-    """auto, the paper's recipe in both readings, L-BFGS."""
-    readings = {PAPER_INVERSE: paper_method(setting, True), PAPER_STEP: paper_method(setting, False)}
-    warm_up = setting.job.shown_seeds[0]
-    fit_auto(setting.train, column_sums(setting.train.X, setting.train.weight), 1, 0.0, warm_up)  # compiles
-    follow(setting, readings[PAPER_INVERSE], warm_up, lambda loop, seconds: None)
-    result: dict[str, Any] = {
-        name: {**_described(method), "seeds": show(setting, method)} for name, method in readings.items()
-    }
-    result["auto"] = {"seeds": [_auto(setting, seed) for seed in setting.job.shown_seeds]}
-    result["lbfgs"] = lbfgs(setting)
-    return result
-
-
-def _auto(setting: Setting, seed: int) -> list[Record]:
-    """auto has no horizon: after `mark` passes it is where a longer run would be; its answer is the average."""
-    begin = time.perf_counter()
-    columns = column_sums(setting.train.X, setting.train.weight)
-    preparing = time.perf_counter() - begin
-    fits = [fit_auto(setting.train, columns, mark, 0.0, seed) for mark in setting.job.marks]
-    longest, records = fits[-1].history, []
-    for fit in fits:
-        seconds = preparing + float(np.interp(fit.sfo, longest["sfo"], longest["seconds"]))
-        record = setting.record(fit.x, None, None, fit.sfo, seconds)
-        certificate = fit.certificate.total  # of the averages of x and lam, with y = prox_h(A x - lam)
-        records.append({**record, "certificate": certificate, "certificate_free_y": certificate})
-    return records
-
-
-def lbfgs(setting: Setting) -> Record:
-    """The reference: the better of two L-BFGS runs, from 0 and from the minimiser of the logistic loss.
-
-    |t| is replaced by sqrt(t^2 + delta^2), delta from 1e-3 to 1e-7; reported is the objective itself at the last point.
-    """
-    task = setting.train
-    logistic = Task(task.X, task.target, task.weight, task.A, task.lam1, "logistic", task.intercept)
-    begin = time.perf_counter()
-    zero = np.zeros(task.size)
-    convex, spent = _minimise(Oracle(logistic, True), zero, SMOOTHING[:1])
-    points = []
-    for start in (zero, convex):
-        x, evaluations = _minimise(setting.oracle, start, SMOOTHING)
-        spent += evaluations
-        points.append(x)
-    x = min(points, key=setting.oracle.objective)
-    return setting.record(x, None, None, spent * task.n, time.perf_counter() - begin)
-
-
-def _minimise(oracle: Oracle, start: Array, deltas: Sequence[float]) -> tuple[Array, int]:
-    from scipy.optimize import minimize
-
-    A, lam1, x, spent = oracle.task.A, oracle.task.lam1, start, 0
-    for delta in deltas:
-
-        def smooth(x: Array, delta: float = delta) -> tuple[float, Array]:
-            Ax = A @ x
-            soft = np.sqrt(Ax**2 + delta**2)
-            return oracle.value(x) + lam1 * float(soft.sum()), oracle.gradient(x) + lam1 * (A.T @ (Ax / soft))
-
-        done = minimize(
-            smooth, x, jac=True, method="L-BFGS-B", options={"maxiter": 1000, "maxcor": 20, "ftol": 1e-13, "gtol": 1e-9}
-        )
-        x, spent = done.x, spent + int(done.nfev)
-    return x, spent
-
-
-def run_job(job: Job, data: str | None) -> dict[str, Any]:
+def run_classification(job: ClassificationRun, data: str | None) -> dict[str, Any]:
     """Everything of one job, on one thread."""
     import torch
     from threadpoolctl import threadpool_limits
+
+    from smadmm.paper.classification_methods import Setting, run_tuned, run_untuned  # scikit-learn and numba
 
     torch.set_num_threads(1)
     with threadpool_limits(1), np.errstate(all="ignore"):  # a diverging point of the grid is a result, not a warning

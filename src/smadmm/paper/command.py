@@ -4,96 +4,75 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from smadmm.cli.options import Data, Jobs, OnlyCPU, Out, Quick, Quiet, Seed
 
-reproduce = typer.Typer(no_args_is_help=True, help="Run an experiment of the paper; results go to --out.")
+if TYPE_CHECKING:
+    from smadmm.paper.experiment import Experiment, Request
 
-Size = Annotated[int, typer.Option("--size", help="Pixels each way: 256 or 512.")]
+
+class Experiments(TyperGroup):
+    """Its commands are made when they are asked for: importing the experiments would slow down every other command."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(commands())
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        return commands().get(name)
 
 
-def _add_experiment(name: str, about: str) -> None:
-    @reproduce.command(name, help=about)
+reproduce = typer.Typer(
+    cls=Experiments, no_args_is_help=True, help="Run an experiment of the paper; results go to --out."
+)
+
+
+@lru_cache
+def commands() -> dict[str, Any]:
+    from smadmm.paper.catalogue import EXPERIMENTS
+
+    group = typer.Typer()
+    for experiment in EXPERIMENTS:
+        _register(group, experiment.name, experiment.about, partial(_run_one, experiment))
+    _register(group, "all", "Every experiment in its folder below --out, and index.html; finished ones stay.", _run_all)
+    made: Any = typer.main.get_command(group)
+    return dict(made.commands)
+
+
+def _known(size: int | None) -> int | None:
+    if size not in (None, 256, 512):
+        raise ValueError(f"--size must be 256 or 512, got {size}")
+    return size
+
+
+Size = Annotated[
+    int | None, typer.Option("--size", help="Pixels each way, 256 (default) or 512; for CT only.", callback=_known)
+]
+
+
+def _register(group: typer.Typer, name: str, about: str, run: Callable[[Request], None]) -> None:
+    @group.command(name, help=about)
     def command(
         out: Out,
         data: Data = None,
         quick: Quick = False,
+        size: Size = None,
         seed: Seed = 0,
         device: OnlyCPU = "cpu",
         threads: Jobs = 2,
         quiet: Quiet = False,
     ) -> None:
-        from smadmm.paper.everything import EXPERIMENTS
+        from smadmm.paper.experiment import Request
 
         with _resumable(out):
-            EXPERIMENTS[name](out, data, quick, seed, not quiet, threads)
-        _tell_verdicts(out)
-
-
-def _add_ct(name: str, about: str) -> None:
-    @reproduce.command(name, help=about)
-    def command(
-        out: Out,
-        data: Data = None,
-        quick: Quick = False,
-        size: Size = 256,
-        seed: Seed = 0,
-        device: OnlyCPU = "cpu",
-        threads: Jobs = 2,
-        quiet: Quiet = False,
-    ) -> None:
-        from smadmm.paper import ct
-
-        with _resumable(out):
-            ct.reproduce(name, out, data, quick, seed, not quiet, threads, size)
-        _tell_verdicts(out)
-
-
-for _name, _about in {
-    "complexity": "Table 1: how the stationarity measure falls with the number of sample gradients.",
-    "classification": "Table 2 and Figure 1: classification, every published method tuned with the same effort.",
-    "denoisers": "Noise removed and Lipschitz constants of shipped denoisers, TV, BM3D; one at a time, to time them.",
-    "phase": "Table 6: phase retrieval from coded diffraction patterns, and the case of many masks.",
-}.items():
-    _add_experiment(_name, _about)
-
-for _name, _about in {
-    "ct-tuning": "Parameters of every CT method, on training slices.",
-    "ct-120": "Table 3: sparse-view CT, 120 views.",
-    "ct-180": "Table 4: sparse-view CT, 180 views.",
-    "ct-ablation": "Table 5: the momentum a_k = k^-alpha.",
-    "ct-iterations": "Figure 3: SNR over iterations, 120 to 720 views.",
-    "ct-visual": "Figure 2: the images, and the library's default against the published algorithm.",
-}.items():
-    _add_ct(_name, _about)
-
-
-@reproduce.command("all")
-def everything(
-    out: Out,
-    data: Data = None,
-    quick: Quick = False,
-    seed: Seed = 0,
-    device: OnlyCPU = "cpu",
-    threads: Jobs = 2,
-    quiet: Quiet = False,
-) -> None:
-    """Every experiment, each in its folder below --out, and index.html; finished ones are not run again."""
-    from smadmm.paper import everything as experiments
-
-    with _resumable(out):
-        failures = experiments.reproduce(out, data, quick, seed, not quiet, threads)
-    for name, reason in failures.items():
-        typer.echo(f"Error: {name} failed: {reason}", err=True)
-    typer.echo(f"index.html is in {out}" + ("; run the same command again for what failed" if failures else ""))
-    if failures:
-        raise typer.Exit(1)
+            run(Request(out, data, quick, seed, size, processes=threads, progress=not quiet))
 
 
 @contextmanager
@@ -109,10 +88,25 @@ def _resumable(out: str) -> Iterator[None]:
         signal.signal(signal.SIGTERM, usual)
 
 
-def _tell_verdicts(out: str) -> None:
-    """What became of the claims of the paper, and where the rest is."""
-    parts = json.loads((Path(out) / "results.json").read_text())["report"]
-    for part in parts:
+def _run_one(experiment: Experiment, request: Request) -> None:
+    """Run an experiment; say what became of the claims of the paper, and where the rest is."""
+    from smadmm.paper.reproducing import reproduce
+
+    reproduce(experiment, request)
+    folder = Path(request.out)
+    for part in json.loads((folder / "results.json").read_text(encoding="utf-8"))["report"]:
         if isinstance(part, dict) and part["kind"] == "verdict":
             typer.echo(f"{part['claim']}: {part['outcome']}. {part['because']}")
-    typer.echo(f"results.json, table.md and figures are in {out}; finished parts in {Path(out) / 'parts'}")
+    typer.echo(f"results.json, table.md and figures are in {folder}; finished parts in {folder / 'parts'}")
+
+
+def _run_all(request: Request) -> None:
+    from smadmm.paper.catalogue import EXPERIMENTS
+    from smadmm.paper.reproducing import reproduce_all
+
+    failures = reproduce_all(request, EXPERIMENTS)
+    for name, reason in failures.items():
+        typer.echo(f"Error: {name} failed: {reason}", err=True)
+    typer.echo(f"index.html is in {request.out}" + ("; run the same command again for what failed" if failures else ""))
+    if failures:
+        raise typer.Exit(1)

@@ -6,27 +6,24 @@
     ct-iterations  SNR over iterations at 120, 180, 360, 720 views
     ct-visual      the images, and the library's default against the published algorithm
 
-How a job runs: smadmm.paper.ct_runs. What is made of the rows: smadmm.paper.ct_report.
+How a job runs: smadmm.paper.ct_runs. What is made of the rows: smadmm.paper.ct_chapter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
-from typing import Any
 
-from smadmm.io.files import output_folder
-from smadmm.paper import ct_report
-from smadmm.paper.ct_runs import PUBLISHED, Job, fingerprint, read_slices, run_job
-from smadmm.paper.jobs import run_all, write_csv
-from smadmm.paper.results import markdown, write_results
+from smadmm.paper import ct_chapter
+from smadmm.paper.ct_runs import CT_PRIOR, PUBLISHED, CTRun, CTScan, read_slices, run_ct
+from smadmm.paper.experiment import Experiment, Findings, Request
+from smadmm.paper.provenance import with_fingerprints
+from smadmm.report import Part
 
-Row = dict[str, Any]
 METHODS = (*PUBLISHED, "default")
 RIVALS = ("sadmm", "smadmm", "default")
-BATCHES = (5, 10, 20, 40)
-EXPERIMENTS = ("ct-tuning", "ct-120", "ct-180", "ct-ablation", "ct-iterations", "ct-visual")
 KAPPAS = {50.0: (1.0, 4.0, 16.0), 35.0: (0.25, 1.0, 4.0)}
 ETAS = (1.0, 0.3, 0.1)
 DEFAULT_KAPPAS = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0, 8.0, 16.0)
@@ -47,108 +44,21 @@ TUNED: dict[tuple[float, int], dict[str, tuple[float, float]]] = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class CTPlan:
     """How much is run."""
 
-    size: int = 256
     slices: tuple[int, ...] = (0, 3, 6, 9, 12)
     training: tuple[int, ...] = (20, 100)  # slices
     tuned: tuple[tuple[float, int], ...] = tuple(TUNED)  # input SNR and batch size
     seeds: int = 2  # of ct-180 at 50 dB; the others have one
-    batches: tuple[int, ...] = BATCHES
+    batches: tuple[int, ...] = (5, 10, 20, 40)
     iterations: int = 60
-    processes: int = 2  # 0: in this one
+    size: int = 256
+    seed: int = 0
 
 
-FULL = Plan()
-QUICK = Plan(slices=(0,), training=(20,), tuned=((50.0, 5),), seeds=1, batches=(5, 20), iterations=15)
-
-
-def reproduce(
-    name: str,
-    out: str,
-    data: str | None,
-    quick: bool = False,
-    seed: int = 0,
-    progress: bool = True,
-    processes: int = 2,
-    size: int = 256,
-    plan: Plan | None = None,
-) -> list[Row]:
-    """Run or resume one of EXPERIMENTS; results.json, results.csv, table.md and figures go to `out`."""
-    if name not in EXPERIMENTS:
-        raise ValueError(f"no CT experiment {name!r}; there are {', '.join(EXPERIMENTS)}")
-    if size not in (256, 512):
-        raise ValueError(f"size must be 256 or 512, got {size}")
-    plan = plan or replace(QUICK if quick else FULL, size=size, processes=processes)
-    jobs = _with_fingerprints(_jobs(name, plan, seed), data)
-    folder = output_folder(out)
-    results = run_all(jobs, run_job, data, output_folder(folder / "parts"), plan.processes, progress)
-    rows = [ct_report.row(job, results[job.name]) for job in jobs]
-    ct_report.add_budgets(rows, [results[job.name] for job in jobs])
-    command = f"smadmm reproduce {name} --data DIR --out DIR --size {plan.size} --seed {seed}"
-    command += " --quick" if quick else ""
-    chapter = ct_report.chapter(name, folder, jobs, results, rows)
-    seconds = sum(result["work"] for result in results.values())
-    write_results(folder, name, command, seconds, rows, quick=quick, seed=seed, report=chapter)
-    write_csv(folder / "results.csv", rows)
-    (folder / "table.md").write_text(markdown(chapter))
-    return rows
-
-
-def _with_fingerprints(jobs: Sequence[Job], data: str | None) -> list[Job]:
-    """Every job with that of its slices; slices that do not exist are refused before any work is done."""
-    marks: dict[tuple[Any, int], str] = {}
-    for job in jobs:
-        key = (job.images, job.size)
-        if key not in marks:
-            slices = read_slices(data, *key)
-            needed = max(j.slice for j in jobs if (j.images, j.size) == key)
-            if needed >= len(slices):
-                raise ValueError(f"slice {needed} is needed, but there are only {len(slices)} {job.images} slices")
-            marks[key] = fingerprint(slices)
-    return [replace(job, fingerprint=marks[job.images, job.size]) for job in jobs]
-
-
-def _jobs(name: str, plan: Plan, seed: int) -> list[Job]:
-    seeds = range(seed, seed + plan.seeds)
-    if name == "ct-tuning":
-        return [job for decibel, batch in plan.tuned for job in _tuning(plan, decibel, batch, seed)]
-    if name in ("ct-120", "ct-180"):
-        views = int(name[3:])
-        everything = (METHODS, plan.batches, plan.slices)
-        several = seeds if views == 180 else seeds[:1]
-        return _grid(plan, views, 50.0, *everything, several) + _grid(plan, views, 35.0, *everything, seeds[:1])
-    if name == "ct-ablation":
-        jobs = _grid(plan, 180, 50.0, ("smadmm",), plan.batches, plan.slices, seeds[:1])
-        return [replace(job, alpha=alpha) for alpha in (0.1, 0.5, 2 / 3, 2.0) for job in jobs]
-    if name == "ct-iterations":
-        longer = replace(plan, iterations=2 * plan.iterations)
-        return [
-            j for v in (120, 180, 360, 720) for j in _grid(longer, v, 50.0, RIVALS, (5,), plan.slices[:2], seeds[:1])
-        ]
-    shown = ("red-sd", "sadmm", "smadmm", "default")
-    images = [replace(j, keep=True) for j in _grid(plan, 180, 50.0, shown, (5,), plan.slices[:1], seeds[:1])]
-    fixed = replace(plan, iterations=min(plan.iterations, 60))
-    against = _grid(fixed, 180, 50.0, (*RIVALS, "untuned"), (20,), plan.slices, seeds[:1])
-    against += _grid(fixed, 180, 50.0, ("all-views",), (180,), plan.slices, seeds[:1])
-    long = replace(plan, iterations=4 * plan.iterations)
-    return images + against + _grid(long, 180, 50.0, ("smadmm", "default"), (20,), plan.slices[:1], seeds[:1])
-
-
-def _grid(
-    plan: Plan,
-    views: int,
-    decibel: float,
-    methods: Sequence[str],
-    batches: Sequence[int],
-    slices: Sequence[int],
-    seeds: Sequence[int],
-) -> list[Job]:
-    return [
-        Job("test", i, plan.size, views, decibel, method, batch, seed, plan.iterations, *tuned(decibel, batch, method))
-        for method, batch, i, seed in product(methods, batches, slices, seeds)
-    ]
+FULL = CTPlan()
+QUICK = CTPlan(slices=(0,), training=(20,), tuned=((50.0, 5),), seeds=1, batches=(5, 20), iterations=15)
 
 
 def tuned(decibel: float, batch: int, method: str) -> tuple[float, float]:
@@ -158,11 +68,121 @@ def tuned(decibel: float, batch: int, method: str) -> tuple[float, float]:
     return TUNED[decibel, 5 if batch < 20 else 20][method]
 
 
-def _tuning(plan: Plan, decibel: float, batch: int, seed: int) -> list[Job]:
+def _grid(plan: CTPlan, methods: Sequence[str], views: int = 180, decibel: float = 50.0) -> list[CTRun]:
+    """Methods x batches x slices x seeds, on test slices, with the tuned parameters."""
+    runs = []
+    for method, batch, i, number in product(methods, plan.batches, plan.slices, range(plan.seeds)):
+        scan = CTScan("test", i, plan.size, views, decibel, plan.seed + number)
+        runs.append(CTRun(scan, method, batch, plan.iterations, *tuned(decibel, batch, method)))
+    return runs
+
+
+def tuning_runs(plan: CTPlan) -> list[CTRun]:
     """Nine points for every method, on the same training slices."""
-    jobs = []
-    for method in METHODS:
+    runs = []
+    for (decibel, batch), method in product(plan.tuned, METHODS):
         points = [(k, 1.0) for k in DEFAULT_KAPPAS] if method == "default" else product(KAPPAS[decibel], ETAS)
         for (kappa, eta), i in product(points, plan.training):
-            jobs.append(Job("train", i, plan.size, 180, decibel, method, batch, seed, plan.iterations, kappa, eta))
-    return jobs
+            scan = CTScan("train", i, plan.size, 180, decibel, plan.seed)
+            runs.append(CTRun(scan, method, batch, plan.iterations, kappa, eta))
+    return runs
+
+
+def table_runs(plan: CTPlan, views: int) -> list[CTRun]:
+    one = replace(plan, seeds=1)
+    return _grid(plan if views == 180 else one, METHODS, views) + _grid(one, METHODS, views, 35.0)
+
+
+def ablation_runs(plan: CTPlan) -> list[CTRun]:
+    runs = _grid(replace(plan, seeds=1), ("smadmm",))
+    return [replace(run, alpha=alpha) for alpha in (0.1, 0.5, 2 / 3, 2.0) for run in runs]
+
+
+def iterations_runs(plan: CTPlan) -> list[CTRun]:
+    longer = replace(plan, seeds=1, batches=(5,), slices=plan.slices[:2], iterations=2 * plan.iterations)
+    return [run for views in (120, 180, 360, 720) for run in _grid(longer, RIVALS, views)]
+
+
+def visual_runs(plan: CTPlan) -> list[CTRun]:
+    one = replace(plan, seeds=1, batches=(20,))
+    first = replace(one, slices=plan.slices[:1])
+    images = _grid(replace(first, batches=(5,)), ("red-sd", "sadmm", "smadmm", "default"))
+    fixed = replace(one, iterations=min(plan.iterations, 60))
+    long = replace(first, iterations=4 * plan.iterations)
+    return [
+        *(replace(run, keep=True) for run in images),
+        *_grid(fixed, (*RIVALS, "untuned")),
+        *_grid(replace(fixed, batches=(180,)), ("all-views",)),
+        *_grid(long, ("smadmm", "default")),
+    ]
+
+
+def _experiment(
+    name: str,
+    title: str,
+    about: str,
+    runs: Callable[[CTPlan], list[CTRun]],
+    chapter: Callable[[Findings], list[Part]],
+) -> Experiment:
+    def jobs(request: Request) -> list[CTRun]:
+        plan = QUICK if request.quick else FULL
+        plan = replace(plan, seed=request.seed, size=request.size or plan.size)
+        return with_fingerprints(runs(plan), partial(read_slices, request.data), CT_PRIOR)
+
+    return Experiment(
+        name,
+        title,
+        about,
+        jobs=jobs,
+        work=run_ct,
+        rows=ct_chapter.ct_rows,
+        chapter=chapter,
+        figures=ct_chapter.kept_images,
+        sized=True,
+    )
+
+
+CT = (
+    _experiment(
+        "ct-tuning",
+        "Tomography, how the parameters were chosen",
+        "Parameters of every CT method, on training slices.",
+        tuning_runs,
+        ct_chapter.tuning_chapter,
+    ),
+    _experiment(
+        "ct-120",
+        "Tomography, 120 views (Table 3)",
+        "Table 3: sparse-view CT, 120 views.",
+        partial(table_runs, views=120),
+        ct_chapter.table_chapter,
+    ),
+    _experiment(
+        "ct-180",
+        "Tomography, 180 views (Table 4)",
+        "Table 4: sparse-view CT, 180 views.",
+        partial(table_runs, views=180),
+        ct_chapter.table_chapter,
+    ),
+    _experiment(
+        "ct-ablation",
+        "Tomography, the momentum's exponent (Table 5)",
+        "Table 5: the momentum a_k = k^-alpha.",
+        ablation_runs,
+        ct_chapter.ablation_chapter,
+    ),
+    _experiment(
+        "ct-iterations",
+        "Tomography, quality over iterations (Figure 3)",
+        "Figure 3: SNR over iterations, 120 to 720 views.",
+        iterations_runs,
+        ct_chapter.iterations_chapter,
+    ),
+    _experiment(
+        "ct-visual",
+        "Tomography, what it looks like (Figure 2)",
+        "Figure 2: the images, and the library's default against the published algorithm.",
+        visual_runs,
+        ct_chapter.visual_chapter,
+    ),
+)

@@ -10,9 +10,7 @@ sinogram (smadmm.imaging.pnp): kappa and eta are tuned on training slices, every
 from __future__ import annotations
 
 import base64
-import hashlib
 import math
-import time
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,19 +24,20 @@ from torch import Tensor
 from smadmm.denoisers import load
 from smadmm.imaging.metrics import snr, ssim
 from smadmm.imaging.pnp import Method, pnp, posterior_weight, sinogram_noise, tomography
+from smadmm.imaging.simulation import with_noise
 from smadmm.io.images import read_images
 from smadmm.losses import Tomography
 from smadmm.operators import Radon
+from smadmm.paper.following import follow
 from smadmm.proxes import Denoised
-from smadmm.running import Diverged, Stop, run
+from smadmm.running import Solver
 from smadmm.sampling import iid, stride
 from smadmm.schedules import Power
-from smadmm.solver import State
 
-PRIOR = "ridge-ct"
+CT_PRIOR = "ridge-ct"
 PUBLISHED = ("red-sd", "spider", "sadmm", "asvrg", "smadmm")
 Set = Literal["train", "test"]
-NAMES = {
+CT_METHODS = {
     "red-sd": "RED-SD",
     "spider": "SPIDER-ADMM",
     "sadmm": "PnP-SADMM",
@@ -53,29 +52,37 @@ OTHER_NAMES: dict[str, Method] = {"red-sd": "on-red", "untuned": "smadmm"}
 
 
 @dataclass(frozen=True)
-class Job:
-    """A slice, a scan, a method and its parameters."""
+class CTScan:
+    """A slice, and how it is measured; the seed is that of the noise, and of a method's sampling."""
 
     images: Set
-    slice: int
+    image: int  # which slice
     size: int
     views: int
     decibel: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class CTRun:
+    """A method with its parameters on a scan."""
+
+    scan: CTScan
     method: str
     batch: int
-    seed: int
     iterations: int
     kappa: float
     eta: float
     alpha: float = 2 / 3
-    keep: bool = False  # the image, as a file beside the result
+    keep: bool = False  # the image, with the result
     fingerprint: str = ""  # of slices and weights
 
     @property
     def name(self) -> str:
-        scan = f"{self.images}{self.slice}-{self.size}-{self.views}views-{self.decibel:g}dB"
-        run = f"b{self.batch}-k{self.kappa:g}-e{self.eta:g}-a{self.alpha:.3g}-s{self.seed}-K{self.iterations}"
-        return f"{scan}-{self.method}-{run}"
+        scan = self.scan
+        measured = f"{scan.images}{scan.image}-{scan.size}-{scan.views}views-{scan.decibel:g}dB"
+        run = f"b{self.batch}-k{self.kappa:g}-e{self.eta:g}-a{self.alpha:.3g}-s{scan.seed}-K{self.iterations}"
+        return f"{measured}-{self.method}-{run}"
 
 
 @lru_cache(maxsize=2)
@@ -92,59 +99,42 @@ def read_slices(data: str | None, images: Set, size: int) -> list[Tensor]:
     return [torch.nn.functional.avg_pool2d(p[None, None], p.shape[-1] // size)[0, 0] for p in pixels]
 
 
-def fingerprint(slices: list[Tensor]) -> str:
-    """Of the slices and of the prior's weights."""
-    digest = hashlib.sha256(b"".join(s.numpy().tobytes() for s in slices))
-    for name, tensor in sorted(load(PRIOR).state_dict().items()):
-        digest.update(name.encode() + tensor.numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
-def simulate(truth: Tensor, views: int, decibel: float, seed: int) -> tuple[Radon, Tensor]:
+def simulate(truth: Tensor, scan: CTScan) -> tuple[Radon, Tensor]:
     """A projector with int(sqrt 2 * size) detectors over a half circle, and a sinogram with Gaussian noise."""
-    size = truth.shape[-1]
-    radon = Radon(size, [math.pi * i / views for i in range(views)], int(math.sqrt(2) * size))
+    radon = Radon(scan.size, [math.pi * i / scan.views for i in range(scan.views)], int(math.sqrt(2) * scan.size))
     clean = radon(truth)
-    noise = torch.randn(clean.shape, generator=torch.Generator().manual_seed(seed), dtype=clean.dtype)
-    return radon, clean + noise * (clean.norm() / noise.norm() * 10 ** (-decibel / 20))
+    generator = torch.Generator().manual_seed(1000 + scan.seed)
+    return radon, with_noise(clean, scan.decibel, torch.randn(clean.shape, generator=generator, dtype=clean.dtype))
 
 
-def run_job(job: Job, data: str | None) -> dict[str, Any]:
-    """SNR and SSIM of FBP and of the result, its curve, and CPU seconds an iteration; nulls if it diverged."""
-    truth = read_slices(data, job.images, job.size)[job.slice]
-    radon, sinogram = simulate(truth, job.views, job.decibel, seed=1000 + job.seed)
-    start = radon.fbp(sinogram)
-    loss = Tomography(radon, sinogram, sampling=stride if job.method in OURS else iid)
-    denoiser = load(PRIOR)
+def ct_solver(job: CTRun, loss: Tomography, noise: float) -> tuple[Solver, float]:
+    """The method of a job, and its rho."""
+    denoiser = load(CT_PRIOR)
     assert denoiser.sigma is not None
-    rho = job.kappa * posterior_weight(loss, sinogram_noise(sinogram), denoiser.sigma)
-    prior, momentum = Denoised(denoiser, image=True), Power(1.0, -job.alpha)
+    prior, rho = Denoised(denoiser, image=True), job.kappa * posterior_weight(loss, noise, denoiser.sigma)
     if job.method in OURS:
         batch = job.batch if job.method == "default" else None
-        solver = tomography(loss, prior, rho, "smadmm", batch, job.seed)
-    else:
-        method: Method = OTHER_NAMES.get(job.method, job.method)  # type: ignore[arg-type]
-        a = momentum if method == "smadmm" else None
-        solver = pnp(loss, prior, method, job.batch, rho, eta=job.eta + rho, a=a, seed=job.seed)
+        return tomography(loss, prior, rho, batch=batch, seed=job.scan.seed), rho
+    method: Method = OTHER_NAMES.get(job.method, job.method)  # type: ignore[arg-type]
+    a = Power(1.0, -job.alpha) if method == "smadmm" else None
+    return pnp(loss, prior, method, job.batch, rho, eta=job.eta + rho, a=a, seed=job.scan.seed), rho
 
-    def answer(s: State) -> float:
-        return snr(truth, s.answer)
 
-    def cpu(s: State) -> float:
-        return time.process_time()
-
+def run_ct(job: CTRun, data: str | None) -> dict[str, Any]:
+    """SNR and SSIM of FBP and of the result, its curve, and CPU seconds per iteration; nulls if it diverged."""
+    truth = read_slices(data, job.scan.images, job.scan.size)[job.scan.image]
+    radon, sinogram = simulate(truth, job.scan)
+    start = radon.fbp(sinogram)
+    loss = Tomography(radon, sinogram, sampling=stride if job.method in OURS else iid)
+    solver, rho = ct_solver(job, loss, sinogram_noise(sinogram))
     fbp = {"snr_fbp": snr(truth, start), "ssim_fbp": ssim(truth, start), "rho": rho}
-    try:
-        stop = Stop(iterations=job.iterations)
-        result = run(solver, start, stop, every=1, metrics={"snr": answer, "cpu": cpu}, objective=False, progress=False)
-    except Diverged:
+    result = follow(solver, start, job.iterations, lambda x: snr(truth, x))
+    if result is None:
         return fbp | {"snr": None, "ssim": None, "sfo": [], "curve": [], "seconds": None}
-    if result.interrupted:
-        raise KeyboardInterrupt(result.reason.value)  # a part of a curve is no result
     x, history = result.x, result.history
     steps = [b - a for a, b in zip(history["cpu"], history["cpu"][1:], strict=False)]
     found = {"snr": snr(truth, x), "ssim": ssim(truth, x), "seconds": median(steps)}
-    curve = {"sfo": [int(n) for n in history["sfo"]], "curve": [round(v, 4) for v in history["snr"]]}
+    curve = {"sfo": [int(n) for n in history["sfo"]], "curve": [round(v, 4) for v in history["quality"]]}
     return fbp | found | curve | ({"image": pack(x), "start": pack(start)} if job.keep else {})
 
 

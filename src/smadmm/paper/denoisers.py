@@ -1,174 +1,144 @@
-"""The denoisers compared: PSNR on Set12 and CT test slices, Lip(I - D), parameters, milliseconds.
+"""The denoisers compared: noise removed from Set12 and CT test slices, Lip(I - D), parameters, time.
 
-Noise of 5/255 (15/255 and 25/255 for what is made for those levels), from one fixed seed. Networks: the largest
-singular value of the Jacobian of I - D at every test image, clean, noisy and half way. Ridge potentials have a proved
-bound; their measured value, at the small images and two slices, shows how much of it is used. Times are CPU
-milliseconds of one 512 x 512 image on one thread, the least of several calls; the 17 x 64 DnCNN of the paper is timed
-between them. Nothing is tuned on these images. BM3D is left out where the package bm3d is not installed.
+Noise of 5/255 (15/255 and 25/255 for what is made for those levels). Nothing is tuned on these images. BM3D is left out
+where the package bm3d is not installed. How a job runs: smadmm.paper.denoisers_runs.
 """
 
 from __future__ import annotations
 
-import hashlib
-import math
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from smadmm.denoisers import BM3D, DnCNN, GradientStep, Ridge, lipschitz, load, shipped
-from smadmm.denoisers.training.loop import psnrs
-from smadmm.denoisers.training.ridge_parameters import RidgeParameters
+from smadmm.denoisers import load, shipped
 from smadmm.denoisers.weights import SHIPPED, sha256
-from smadmm.io.files import output_folder
-from smadmm.io.images import read_images
-from smadmm.paper.denoisers_report import draw, report, table
-from smadmm.paper.jobs import run_all
-from smadmm.paper.results import write_results
-from smadmm.proxes import TV
+from smadmm.io.files import write_json
+from smadmm.paper.denoisers_runs import PAPER, SMALL, DenoiserRun, load_images, run_denoiser
+from smadmm.paper.experiment import Experiment, Findings, JobResult, Request, Row
+from smadmm.paper.provenance import fingerprint
+from smadmm.paper.rows import outcome
+from smadmm.paper.writing import png_of
+from smadmm.report import Column, Part, Picture, Table, Verdict
 
-Row = dict[str, Any]
-Images = dict[str, list[Tensor]]
-Denoise = Callable[[Tensor], Tensor]
-TV_WEIGHT = 0.45  # times sigma: the best of .35, .4, .45, .5, .6 on 30 images of BSD400 at sigma = 5/255
-PAPER = "DnCNN 17 x 64, untrained"
-SMALL = "ridge, 48 filters of 9 x 9, untrained"
-ITERATIONS = 24  # of the Krylov method for Lip(I - D)
-
-
-@dataclass(frozen=True)
-class Job:
-    """One denoiser at one noise level (in 1/255); SHA-256 of the weights of a shipped net and of the images."""
-
-    denoiser: str
-    sigma: int
-    weights: str
-    quick: bool
-    images: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.denoiser}-{self.sigma}"
+HEADS = {
+    "denoiser": Column("denoiser"),
+    "sigma": Column("255 sigma", ".0f"),
+    "psnr_set12_small": Column("Set12, seven 256 x 256 (dB)", ".2f", "higher"),
+    "psnr_set12": Column("Set12, all (dB)", ".2f", "higher"),
+    "psnr_ct": Column("CT test slices (dB)", ".2f", "higher"),
+    "proved": Column("Lip(I - D) proved", ".3f", "lower"),
+    "measured": Column("Lip(I - D) measured", ".3f", "lower"),
+    "parameters": Column("parameters", ".0f"),
+    "ms": Column("ms, 512 x 512", ".0f", "lower"),
+    "faster": Column("times faster than DnCNN 17 x 64", ".2g", "higher"),
+}
+NOTE = (
+    "PSNR after Gaussian noise of level sigma/255. Lip(I - D): proved for ridge potentials; measured by a Krylov "
+    "method at every test image, clean, noisy and half way (ridge: at the small images and two slices). ms: CPU time "
+    "of one 512 x 512 image of noise on one thread; faster: how many times as long the 17 x 64 DnCNN gradient step "
+    "takes, timed in turns. TV and BM3D are not learned; BM3D at 15 and 25 was run on the small images only."
+)
 
 
-def load_images(data: Path, quick: bool) -> Images:
-    """The seven 256 x 256 images of Set12, its others, and the CT test slices."""
-    for folder, what in ((data / "images" / "Set12", "images of Set12"), (data / "ct", "CT slices test_*.npz")):
-        if not folder.is_dir():
-            raise ValueError(f"there is no folder {folder} with the {what}; give the folder of the data by --data")
-    if not list((data / "ct").glob("test_*.npz")):
-        raise ValueError(f"there are no CT slices test_*.npz in {data / 'ct'}; give the folder of the data by --data")
-    set12 = [image.pixels[None, None] for image in read_images([data / "images" / "Set12"])]
-    slices = [i.pixels[None, None] for i in read_images(sorted((data / "ct").glob("test_*.npz")), sharp=True)]
-    small = [image for image in set12 if image.shape[-1] == 256]
-    if quick:
-        return {"small": small[:2], "large": [], "ct": [slices[0][..., 128:384, 128:384]]}
-    return {"small": small, "large": [image for image in set12 if image.shape[-1] != 256], "ct": slices}
+def denoiser_jobs(request: Request) -> list[DenoiserRun]:
+    images = load_images(request.data, request.quick)
+    mark = fingerprint(image for part in images.values() for image in part)
+    levels = [(name, 5, "") for name in ("noisy", PAPER, SMALL, "TV")]
+    if not request.quick and find_spec("bm3d"):
+        levels += [("BM3D", sigma, "") for sigma in (5, 15, 25)]
+    for net in shipped():
+        sigma = load(net).sigma
+        assert sigma is not None
+        levels.append((net, round(255 * sigma), sha256(SHIPPED / f"{net}.safetensors")))
+    return [DenoiserRun(*level, request.quick, mark) for level in levels]
 
 
-def quality(denoise: Denoise, images: Images, sigma: float) -> Row:
-    """Mean PSNR by test set."""
-    by_set = {name: psnrs(denoise, images[name], sigma, seed) for seed, name in enumerate(("small", "large", "ct"), 1)}
-    means = {"psnr_set12_small": by_set["small"], "psnr_ct": by_set["ct"]}
-    if by_set["large"]:
-        means["psnr_set12"] = by_set["small"] + by_set["large"]
-    return {name: sum(values) / len(values) for name, values in means.items() if values}
-
-
-def milliseconds(denoise: Denoise, repeats: int) -> float:
-    """CPU time of one 512 x 512 image, the smallest of some calls."""
-    image = torch.rand(1, 1, 512, 512, generator=torch.Generator().manual_seed(0))
-    best = math.inf
-    with torch.no_grad():
-        for _ in range(repeats):
-            start = time.process_time()
-            denoise(image)
-            best = min(best, time.process_time() - start)
-    return 1000 * best
-
-
-def speed(denoise: Denoise, repeats: int) -> Row:
-    """Milliseconds of the denoiser and how many times those of the paper's network they are, timed in turns."""
-    with torch.no_grad():
-        denoise(torch.rand(1, 1, 32, 32))  # compiles
-    paper = GradientStep(DnCNN()).requires_grad_(False)
-    ours = milliseconds(denoise, repeats)
-    theirs = milliseconds(paper, 1)
-    return {"ms": min(ours, milliseconds(denoise, repeats)), "dncnn_ms": theirs}
-
-
-def work(job: Job, data: str | None) -> Row:
-    """The row of one denoiser, and all measured values of Lip(I - D)."""
-    assert data is not None
-    images, sigma = load_images(Path(data), job.quick), job.sigma / 255
-    if job.weights:
-        return _network(job, images, sigma)
-    if job.denoiser == "noisy":
-        return quality(lambda x: x, images, sigma)
-    if job.denoiser == "TV":
-        prior = TV(TV_WEIGHT * sigma)
-        return quality(lambda x: prior.prox(x, 1.0), images, sigma) | speed(lambda x: prior.prox(x, 1.0), 1)
-    if job.denoiser == "BM3D":
-        if job.sigma != 5:  # slow, and only nets for natural images exist at these levels
-            images = images | {"large": [], "ct": []}
-        return quality(BM3D(sigma), images, sigma) | (speed(BM3D(sigma), 1) if job.sigma == 5 else {})
-    untrained = GradientStep(DnCNN() if job.denoiser == PAPER else RidgeParameters(48, 9, sigma).export())
-    untrained.requires_grad_(False)
-    times = {"ms": milliseconds(untrained, 2)} if job.denoiser == PAPER else speed(untrained, 5)
-    return {"parameters": _size(untrained), **times}
-
-
-def _network(job: Job, images: Images, sigma: float) -> Row:
-    denoiser = load(job.denoiser)
-    row: Row = {"parameters": _size(denoiser), **quality(denoiser, images, sigma), **speed(denoiser, 5)}
-    points = images["small"] + images["large"] + images["ct"]
-    if isinstance(denoiser.g, Ridge):
-        row["proved"] = denoiser.g.certificate()
-        points = images["small"] + images["ct"][:2]
-    measured = lipschitz(GradientStep(denoiser.g), points, sigma, 3 if job.quick else ITERATIONS)
-    return row | {"measured": measured.largest, "values": list(measured.values)}
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _jobs(quick: bool, nets: Sequence[str], images: str) -> list[Job]:
-    jobs = [Job(name, 5, "", quick, images) for name in ("noisy", PAPER, SMALL, "TV")]
-    if not quick and find_spec("bm3d"):
-        jobs += [Job("BM3D", sigma, "", quick, images) for sigma in (5, 15, 25)]
-    for net in nets:
-        level = load(net).sigma
-        assert level is not None
-        jobs.append(Job(net, round(255 * level), sha256(SHIPPED / f"{net}.safetensors"), quick, images))
-    return jobs
-
-
-def reproduce(out: str, data: str | None, quick: bool = False, progress: bool = True) -> list[Row]:
-    """Run or resume the comparison; results.json, table.md and denoisers.png go to `out`."""
-    if data is None:
-        raise ValueError(
-            "the denoisers are compared on Set12 and CT slices: give their folder by --data or SMADMM_DATA"
-        )
-    folder = output_folder(out)
-    images = load_images(Path(data), quick)
-    digest = hashlib.sha256(b"".join(image.numpy().tobytes() for part in images.values() for image in part))
-    jobs = _jobs(quick, shipped(), digest.hexdigest())
-    results = run_all(jobs, work, data, output_folder(folder / "parts"), 0, progress)
-    rows, values = [], {}
+def denoiser_rows(jobs: Sequence[DenoiserRun], results: Mapping[str, JobResult]) -> list[Row]:
+    rows = []
     for job in jobs:
-        result = dict(results[job.name])
-        values[job.denoiser] = result.pop("values", [])
-        seconds = result.pop("work")
-        rows.append({"denoiser": job.denoiser, "sigma": job.sigma, **result, "seconds": seconds})
-    command = "smadmm reproduce denoisers --data DIR --out DIR" + (" --quick" if quick else "")
-    total = sum(row["seconds"] for row in rows)
-    draw(rows, values, folder / "denoisers.png")
-    write_results(folder, "denoisers", command, total, rows, quick=quick, report=report(rows))
-    (folder / "table.md").write_text(table(rows))
+        measured = {name: value for name, value in results[job.name].items() if name not in ("values", "work")}
+        row = {"denoiser": job.denoiser, "sigma": job.sigma, **measured}
+        rows.append(row | {"seconds": results[job.name]["work"]})
     return rows
+
+
+def chapter(found: Findings) -> list[Part]:
+    lines = []
+    for row in found.rows:
+        faster = row["dncnn_ms"] / row["ms"] if row.get("dncnn_ms") else None
+        lines.append([(row | {"faster": faster}).get(name) for name in HEADS])
+    verdicts = list(_verdicts({(row["denoiser"], row["sigma"]): row for row in found.rows}))
+    picture = Picture("denoisers.png", "PSNR against time, and histograms of Lip(I - D)")
+    return [NOTE, *verdicts, Table("Denoisers", list(HEADS.values()), lines), picture]
+
+
+def _verdicts(by_name: Mapping[tuple[str, int], Row]) -> Iterator[Verdict]:
+    """The aims that can be judged from these rows."""
+    bm3d = by_name.get(("BM3D", 5))
+    for net, key, slack, where in (
+        ("ridge-natural", "psnr_set12_small", 0.0, "the seven small images of Set12"),
+        ("ridge-ct", "psnr_ct", 0.1, "the CT test slices"),
+        ("ridge-ct-large", "psnr_ct", 0.1, "the CT test slices"),
+    ):
+        row = by_name.get((net, 5))
+        if bm3d is not None and row is not None:
+            gap = row[key] - bm3d[key]
+            aim = "reaches BM3D" if slack == 0 else f"is within {slack} dB of BM3D"
+            yield Verdict(
+                f"{net} {aim} on {where}",
+                outcome(gap >= -slack, 1),
+                f"{row[key]:.2f} dB, BM3D {bm3d[key]:.2f} ({gap:+.2f})",
+            )
+    bounds = {name: row.get("proved") or row.get("measured") for (name, _), row in by_name.items()}
+    known = {name: bound for name, bound in bounds.items() if bound is not None}
+    if known:
+        worst = max(known, key=lambda name: known[name])
+        because = f"at most {known[worst]:.3f} ({worst})"
+        yield Verdict("every shipped net has Lip(I - D) < 1", outcome(known[worst] < 1, 1), because)
+
+
+def figures(found: Findings) -> dict[str, bytes]:
+    """denoisers.png: PSNR against time, and histograms of Lip(I - D)."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    timed = [row for row in found.rows if row.get("ms") and row.get("psnr_set12") and row["sigma"] == 5]
+    for key, marker, label in (("psnr_set12", "o", "Set12"), ("psnr_ct", "s", "CT test slices")):
+        left.plot([row["ms"] for row in timed], [row[key] for row in timed], marker, label=label)
+    for row in timed:
+        left.annotate(
+            row["denoiser"], (row["ms"], row["psnr_ct"]), xytext=(4, 4), textcoords="offset points", fontsize=7
+        )
+    left.set(xscale="log", xlabel="CPU ms for 512 x 512", ylabel="PSNR (dB), noise 5/255")
+    left.legend(fontsize=8)
+    for job in found.jobs:
+        if values := found.results[job.name].get("values"):
+            right.hist(values, 15, histtype="step", label=job.denoiser)
+    right.axvline(1, color="black")
+    right.set(xlabel="Lip(I - D), measured at test images", ylabel="points")
+    right.legend(fontsize=7)
+    return {"denoisers.png": png_of(figure, 110)}
+
+
+DENOISERS = Experiment(
+    "denoisers",
+    "Denoisers",
+    "Noise removed and Lipschitz constants of shipped denoisers, TV, BM3D; one at a time, to time them.",
+    jobs=denoiser_jobs,
+    work=run_denoiser,
+    rows=denoiser_rows,
+    chapter=chapter,
+    figures=figures,
+    alone=True,
+)
+
+
+def add_to_cards(rows: Sequence[Row], folder: Path) -> None:
+    """Put the row of each shipped net into its card; for those who release weights."""
+    for row in rows:
+        path = folder / f"{row['denoiser']}.json"
+        if path.exists():
+            card = json.loads(path.read_text(encoding="utf-8"))
+            write_json(path, card | {"test": dict(row)})

@@ -8,22 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from smadmm.report import Compare, Heading, Page, Part, Picture, Run, Table, Verdict, from_json
+from smadmm.paper.catalogue import EXPERIMENTS
+from smadmm.paper.stored_parts import from_json
+from smadmm.report import Compare, Heading, Page, Part, Picture, Run, Table, Verdict
 from smadmm.report.page import MARKS
 from smadmm.report.parts import OUTCOMES
 
-TITLES = {  # in the order of the paper
-    "complexity": "Oracle complexity (Table 1)",
-    "classification": "Graph-guided classification (Table 2, Figure 1)",
-    "denoisers": "Denoisers",
-    "ct-tuning": "Tomography, how the parameters were chosen",
-    "ct-120": "Tomography, 120 views (Table 3)",
-    "ct-180": "Tomography, 180 views (Table 4)",
-    "ct-ablation": "Tomography, the momentum's exponent (Table 5)",
-    "ct-iterations": "Tomography, quality over iterations (Figure 3)",
-    "ct-visual": "Tomography, what it looks like (Figure 2)",
-    "phase": "Phase retrieval (Table 6)",
-}
+TITLES = {experiment.name: experiment.title for experiment in EXPERIMENTS}  # in the order of the paper
 
 
 def index(folder: Path, failures: Mapping[str, str] | None = None) -> Page:
@@ -47,7 +38,7 @@ def title_of(name: str) -> str:
 def chapter(folder: Path) -> list[Part]:
     """What one results.json says; a file that cannot be used is reported, as the others can still be read."""
     try:
-        content = json.loads((folder / "results.json").read_text())
+        content = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         parts = [_present(from_json(value, folder)) for value in content.get("report", ())]
         made = [content.get(name) for name in ("seconds", "seed", "version", "environment")]
         run = Run(content["command"], *made)

@@ -8,30 +8,27 @@
 
 6 masks, 25 dB, K = 600, 256 x 256. The paper does not say which three images it used: we take the first three of
 On-RED's six, and all six at B = 1; five seeds, of which those after the first see one image. How a job runs:
-smadmm.paper.phase_runs. What is made of the rows: smadmm.paper.phase_report.
+smadmm.paper.phase_runs. What is made of the rows: smadmm.paper.phase_chapter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
-from typing import Any
 
-from smadmm.io.files import output_folder
-from smadmm.paper import phase_report
-from smadmm.paper.jobs import run_all, write_csv
-from smadmm.paper.phase_runs import NAMES, Job, fingerprint, read_set, run_job
-from smadmm.paper.results import markdown, write_results
+from smadmm.paper import phase_chapter
+from smadmm.paper.experiment import Experiment, Request
+from smadmm.paper.phase_runs import PHASE_METHODS, PHASE_PRIOR, PhaseRun, PhaseScan, Weights, read_set, run_phase
+from smadmm.paper.provenance import with_fingerprints
 
-Row = dict[str, Any]
-METHODS = tuple(NAMES)
+METHODS = tuple(PHASE_METHODS)
 TAU, MASKS, RHO = 1.3181, 6, 2.2
 STEP = 1 / (1 + RHO)
 STRENGTHS = {"unbiased": (0.2, 0.25, 0.3, 0.35, 0.4, 0.5), "sum": (0.35, 0.5, 0.6, 0.7)}
 STEPS = (1.0, 0.5, 0.25, 0.125, 0.0625)  # times STEP
 TRAINING = (10, 60, 110, 160, 210, 260, 310, 360)  # of BSD400
-CROP = 96
 
 # the best of the rows "tuning" of a full run; those of On-RED, SADMM, SMADMM end their grid
 STRENGTH = {"unbiased": 0.3, "sum": 0.5}
@@ -43,10 +40,11 @@ OWN_STEP = {
     "asvrg": 0.125,
     "smadmm": 0.0625,
 }
+UNBIASED = Weights(RHO, STEP, STRENGTH["unbiased"])
 
 
 @dataclass(frozen=True)
-class Plan:
+class PhasePlan:
     """How much is run."""
 
     size: int = 256
@@ -57,124 +55,113 @@ class Plan:
     iterations: int = 600
     many: tuple[int, ...] = (60, 300)
     training: tuple[int, ...] = TRAINING
-    processes: int = 2  # 0: in this one
+    crop: int = 96  # of the training images
+    seed: int = 0  # the first
 
 
-FULL = Plan()
-QUICK = Plan(size=64, more_images=(), seeds=2, batches=(1, 2), iterations=60, many=(60,), training=TRAINING[:2])
+FULL = PhasePlan()
+QUICK = PhasePlan(size=64, more_images=(), seeds=2, batches=(1, 2), iterations=60, many=(60,), training=TRAINING[:2])
 
 
-def reproduce(
-    out: str,
-    data: str | None,
-    quick: bool = False,
-    seed: int = 0,
-    progress: bool = True,
-    processes: int = 2,
-    plan: Plan | None = None,
-) -> list[Row]:
-    """Run or resume; results.json, results.csv, table.md and figures go to `out`."""
-    plan = plan or replace(QUICK if quick else FULL, processes=processes)
-    jobs = _with_fingerprints(_jobs(plan, seed), data)
-    folder = output_folder(out)
-    results = run_all(jobs, run_job, data, output_folder(folder / "parts"), plan.processes, progress)
-    rows = phase_report.rows_of(jobs, results)
-    chapter = phase_report.chapter(folder, jobs, results, rows)
-    command = f"smadmm reproduce phase --data DIR --out DIR --seed {seed}" + (" --quick" if quick else "")
-    seconds = sum(result["work"] for result in results.values())
-    write_results(folder, "phase", command, seconds, rows, quick=quick, seed=seed, report=chapter)
-    write_csv(folder / "results.csv", rows)
-    (folder / "table.md").write_text(markdown(chapter))
-    return rows
+def phase_jobs(request: Request) -> list[PhaseRun]:
+    runs = planned_runs(replace(QUICK if request.quick else FULL, seed=request.seed))
+    return with_fingerprints(runs, partial(read_set, request.data), PHASE_PRIOR)
 
 
-def _with_fingerprints(jobs: Sequence[Job], data: str | None) -> list[Job]:
-    """Every job with that of its images; images that do not exist are refused before any work is done."""
-    marks = {}
-    for kind in dict.fromkeys(job.images for job in jobs):
-        images = read_set(data, kind)
-        needed = [job for job in jobs if job.images == kind]
-        if max(job.image for job in needed) >= len(images):
-            raise ValueError(f"{1 + max(job.image for job in needed)} {kind} images are needed, found {len(images)}")
-        if any(min(images[job.image].shape) < job.size for job in needed):
-            raise ValueError(f"the {kind} images must be at least {needed[0].size} pixels high and wide")
-        marks[kind] = fingerprint(images)
-    return [replace(job, fingerprint=marks[job.images]) for job in jobs]
-
-
-def _jobs(plan: Plan, seed: int) -> list[Job]:
+def planned_runs(plan: PhasePlan) -> list[PhaseRun]:
     """In the order of what matters most, should a run be stopped."""
     rivals, first = ("smadmm", "sadmm", "sadmm-decay"), plan.batches[:1]
     others = [method for method in METHODS if method not in rivals]
     summed = [method for method in METHODS if method != "sadmm-decay"]
-    jobs = _strengths(plan, seed) + _many_masks(plan, seed)
-    jobs += _table("unbiased", plan, rivals, first, plan.images, seed)
-    turns = [(seed + number, plan.images[number % len(plan.images)]) for number in range(1, plan.seeds)]
-    for other, image in turns:
-        jobs += _table("unbiased", plan, rivals, first, (image,), other)
-    jobs += _own_steps(plan, seed)
-    jobs += _table("sum", plan, summed, plan.batches, plan.images, seed)
-    jobs += _table("unbiased", plan, others, first, plan.images, seed)
-    jobs += _table("unbiased", plan, METHODS, plan.batches[1:], plan.images, seed)
-    jobs += _table("own step", plan, METHODS, first, plan.images, seed)
-    jobs += _table("unbiased", plan, METHODS, first, plan.more_images, seed)
-    jobs += _table("sum", plan, summed, first, plan.more_images, seed)
-    for other, image in turns:
-        jobs += _table("own step", plan, METHODS, first, (image,), other)
-        jobs += _table("sum", plan, summed, plan.batches, (image,), other)
-        jobs += _table("unbiased", plan, METHODS, plan.batches, (image,), other)
-    return list(dict.fromkeys(jobs))
+    scans, more = ([_scan(plan, image) for image in images] for images in (plan.images, plan.more_images))
+    turns = [
+        replace(_scan(plan, plan.images[number % len(plan.images)]), seed=plan.seed + number)
+        for number in range(1, plan.seeds)
+    ]
+    table = partial(_table, plan)
+    runs = [
+        *_strengths(plan),
+        *_many_masks(plan),
+        *table("unbiased", rivals, first, scans),
+        *table("unbiased", rivals, first, turns),
+        *_own_steps(plan),
+        *table("sum", summed, plan.batches, scans),
+        *table("unbiased", others, first, scans),
+        *table("unbiased", METHODS, plan.batches[1:], scans),
+        *table("own step", METHODS, first, scans),
+        *table("unbiased", METHODS, first, more),
+        *table("sum", summed, first, more),
+    ]
+    for turn in turns:
+        runs += table("own step", METHODS, first, [turn])
+        runs += table("sum", summed, plan.batches, [turn])
+        runs += table("unbiased", METHODS, plan.batches, [turn])
+    return list(dict.fromkeys(runs))
+
+
+def _scan(plan: PhasePlan, image: int, masks: int = MASKS) -> PhaseScan:
+    return PhaseScan("test", image, plan.size, masks, plan.seed)
+
+
+def _training(plan: PhasePlan, image: int) -> PhaseScan:
+    return PhaseScan("train", image, plan.crop, MASKS, plan.seed)
+
+
+def _summed(batch: int, strength: float) -> Weights:
+    """On-RED's constants, for the mean over a batch."""
+    return Weights(TAU / batch, batch / (MASKS + 2 * TAU), strength)
 
 
 def _table(
-    purpose: str,
-    plan: Plan,
-    methods: Iterable[str],
-    batches: Sequence[int],
-    images: Sequence[int],
-    seed: int,
-) -> list[Job]:
-    jobs = []
-    for image, batch, method in product(images, batches, methods):  # a part of it is whole images
-        rho, step, strength = RHO, STEP, STRENGTH["unbiased"]
-        if purpose == "sum":
-            rho, step, strength = TAU / batch, batch / (MASKS + 2 * TAU), STRENGTH["sum"]
+    plan: PhasePlan, purpose: str, methods: Iterable[str], batches: Sequence[int], scans: Sequence[PhaseScan]
+) -> list[PhaseRun]:
+    runs = []
+    for scan, batch, method in product(scans, batches, methods):  # a part of it is whole images
+        weights = _summed(batch, STRENGTH["sum"]) if purpose == "sum" else UNBIASED
         if purpose == "own step":
-            step *= OWN_STEP[method]
-        where = (purpose, "test", image, plan.size, MASKS, method, batch, seed, plan.iterations)
-        jobs.append(Job(*where, rho, step, strength))  # type: ignore[arg-type]
-    return jobs
+            weights = replace(UNBIASED, step=STEP * OWN_STEP[method])
+        runs.append(PhaseRun(purpose, scan, method, batch, plan.iterations, weights))
+    return runs
 
 
-def _strengths(plan: Plan, seed: int) -> list[Job]:
+def _strengths(plan: PhasePlan) -> list[PhaseRun]:
     """Full gradients on training images: SPIDER with all masks in a batch."""
-    full = ("spider", MASKS, seed, min(plan.iterations, 120))
-    jobs = []
-    for image in plan.training:
-        where = ("tuning", "train", image, CROP, MASKS, *full)
-        jobs += [Job(*where, RHO, STEP, f) for f in STRENGTHS["unbiased"]]  # type: ignore[arg-type]
-        for f, batch in product(STRENGTHS["sum"], plan.batches):
-            jobs.append(Job(*where, TAU / batch, batch / (MASKS + 2 * TAU), f))  # type: ignore[arg-type]
-    return jobs
+    tried = [replace(UNBIASED, strength=f) for f in STRENGTHS["unbiased"]]
+    tried += [_summed(batch, f) for f, batch in product(STRENGTHS["sum"], plan.batches)]
+    iterations = min(plan.iterations, 120)
+    return [
+        PhaseRun("tuning", _training(plan, image), "spider", MASKS, iterations, weights)
+        for image, weights in product(plan.training, tried)
+    ]
 
 
-def _own_steps(plan: Plan, seed: int) -> list[Job]:
+def _own_steps(plan: PhasePlan) -> list[PhaseRun]:
     """Five steps for every method, B = 1, on two training images."""
-    jobs = []
+    runs = []
     for image, method, factor in product(plan.training[:2], METHODS, STEPS):
-        where = ("tuning", "train", image, CROP, MASKS, method, plan.batches[0], seed, plan.iterations)
-        jobs.append(Job(*where, RHO, factor * STEP, STRENGTH["unbiased"]))  # type: ignore[arg-type]
-    return jobs
+        scan, weights = _training(plan, image), replace(UNBIASED, step=factor * STEP)
+        runs.append(PhaseRun("tuning", scan, method, plan.batches[0], plan.iterations, weights))
+    return runs
 
 
-def _many_masks(plan: Plan, seed: int) -> list[Job]:
+def _many_masks(plan: PhasePlan) -> list[PhaseRun]:
     """SMADMM and SPIDER for N masks, batches of 1 and about sqrt(N), and a long run with full gradients."""
-    jobs = []
+    runs = []
     for image, masks in product(plan.images, plan.many):
-        where = ("many masks", "test", image, plan.size, masks)
-        model = (RHO, STEP, STRENGTH["unbiased"])
-        some = max(1, round(masks**0.5))
-        jobs.append(Job(*where, "spider", masks, seed, min(plan.iterations, 60), *model))  # type: ignore[arg-type]
-        for method, batch in product(("smadmm", "spider", "sadmm-decay"), (1, some)):
-            jobs.append(Job(*where, method, batch, seed, plan.iterations // 2, *model))  # type: ignore[arg-type]
-    return jobs
+        run = partial(PhaseRun, "many masks", _scan(plan, image, masks), weights=UNBIASED)
+        runs.append(run("spider", masks, min(plan.iterations, 60)))
+        for method, batch in product(("smadmm", "spider", "sadmm-decay"), (1, max(1, round(masks**0.5)))):
+            runs.append(run(method, batch, plan.iterations // 2))
+    return runs
+
+
+PHASE = Experiment(
+    "phase",
+    "Phase retrieval (Table 6)",
+    "Table 6: phase retrieval from coded diffraction patterns, and the case of many masks.",
+    jobs=phase_jobs,
+    work=run_phase,
+    rows=phase_chapter.phase_rows,
+    chapter=phase_chapter.chapter,
+    figures=phase_chapter.figures,
+)

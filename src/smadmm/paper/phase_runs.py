@@ -14,33 +14,31 @@ common solution of all methods, before any of them is looked at.
 
 from __future__ import annotations
 
-import hashlib
-import time
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from smadmm.denoisers import load
 from smadmm.imaging.metrics import align, snr, ssim
 from smadmm.imaging.pnp import Method, pnp
+from smadmm.imaging.simulation import with_noise
 from smadmm.io.images import read_images
 from smadmm.losses import AmplitudeLoss
 from smadmm.operators import CodedDiffraction, circle_masks
+from smadmm.paper.following import follow
 from smadmm.proxes import Denoised
-from smadmm.running import Diverged, Stop, run
+from smadmm.running import Solver
 from smadmm.sampling import Rng
 from smadmm.schedules import Power
-from smadmm.solver import State
 
-PRIOR = "ridge-natural"
+PHASE_PRIOR = "ridge-natural"
 FOLDERS = {"train": "BSD400", "test": "OnRED6"}
 TEST = ("Barbara", "Boat", "Lena", "Monarch", "Parrot", "Peppers")  # what the six pictures show, in order of the files
-NAMES = {
+PHASE_METHODS = {
     "on-red": "On-RED",
     "spider": "SPIDER-ADMM",
     "sadmm": "PnP-SADMM",
@@ -52,118 +50,97 @@ Set = Literal["train", "test"]
 
 
 @dataclass(frozen=True)
-class Job:
-    """An image, its masks and noise, a method and its parameters; `size`: the upper left corner of that size."""
+class PhaseScan:
+    """An image and how it is measured; the seed is that of masks and noise, and of a method's sampling."""
 
-    purpose: str  # of the rows: tuning, sum, unbiased, own step, many masks
     images: Set
     image: int
-    size: int
+    size: int  # the upper left corner of that size
     masks: int
-    method: str
-    batch: int
     seed: int
-    iterations: int
+    decibel: float = 25.0
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Of the prior, of a step, and the strength of the denoiser."""
+
     rho: float
     step: float
     strength: float
-    decibel: float = 25.0
-    fingerprint: str = ""  # of images and weights
+
+
+@dataclass(frozen=True)
+class PhaseRun:
+    """A method with its parameters on a scan."""
+
+    purpose: str  # of the rows: tuning, sum, unbiased, own step, many masks
+    scan: PhaseScan
+    method: str
+    batch: int
+    iterations: int
+    weights: Weights
+    fingerprint: str = ""  # of images and weights of the denoiser
 
     @property
     def name(self) -> str:
-        scan = f"{self.purpose.replace(' ', '_')}-{self.images}{self.image}-{self.size}-n{self.masks}"
-        return f"{scan}-{self.method}-b{self.batch}-r{self.rho:.3g}-t{self.step:.3g}-f{self.strength:g}-s{self.seed}"
+        scan, w = self.scan, self.weights
+        measured = f"{self.purpose.replace(' ', '_')}-{scan.images}{scan.image}-{scan.size}-n{scan.masks}"
+        return f"{measured}-{self.method}-b{self.batch}-r{w.rho:.3g}-t{w.step:.3g}-f{w.strength:g}-s{scan.seed}"
 
 
 @lru_cache(maxsize=2)
-def read_set(data: str | None, images: Set) -> tuple[Tensor, ...]:
-    """The gray images of a set, from DIR/images/BSD400 or DIR/images/OnRED6."""
+def read_set(data: str | None, images: Set, size: int) -> list[Tensor]:
+    """The upper left corners of the gray images of a set, from DIR/images/BSD400 or DIR/images/OnRED6."""
     if data is None:
         raise ValueError("phase retrieval needs images: give --data DIR with DIR/images/BSD400 and DIR/images/OnRED6")
     folder = Path(data) / "images" / FOLDERS[images]
     files = sorted(folder.glob("*.png"))
     if not files:
         raise ValueError(f"no PNG files in {folder}; give --data DIR that has images/BSD400 and images/OnRED6")
-    return tuple(image.pixels for image in read_images(files))
+    pixels = [image.pixels for image in read_images(files)]
+    if any(min(p.shape) < size for p in pixels):
+        raise ValueError(f"the images in {folder} must be at least {size} pixels high and wide; take out smaller ones")
+    return [p[:size, :size].contiguous() for p in pixels]
 
 
-def fingerprint(images: tuple[Tensor, ...]) -> str:
-    """Of the images and of the prior's weights."""
-    digest = hashlib.sha256(b"".join(image.numpy().tobytes() for image in images))
-    for name, tensor in sorted(load(PRIOR).state_dict().items()):
-        digest.update(name.encode() + tensor.numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
-def amplitudes(operator: CodedDiffraction, truth: Tensor, decibel: float, seed: int) -> Tensor:
-    """|A x| with white noise at this SNR; what falls below zero is zero."""
+def measure(truth: Tensor, scan: PhaseScan) -> AmplitudeLoss:
+    """The loss of amplitudes |A x| with white noise; what falls below zero is zero."""
+    operator = CodedDiffraction(circle_masks(scan.masks, tuple(truth.shape), scan.seed))
     clean = operator(truth).abs()
-    noise = torch.from_numpy(Rng(seed, 2**60).standard_normal(clean.shape)).to(clean)
-    noisy: Tensor = clean + noise * (clean.norm() / noise.norm() * 10 ** (-decibel / 20))
-    return noisy.clamp(min=0)
+    noise = torch.from_numpy(Rng(scan.seed, 2**60).standard_normal(clean.shape)).to(clean)
+    return AmplitudeLoss(operator, with_noise(clean, scan.decibel, noise).clamp(min=0))
 
 
-def solver(job: Job, loss: AmplitudeLoss) -> Any:
+def phase_solver(job: PhaseRun, loss: AmplitudeLoss) -> Solver:
     """The method of a job: its eta is 1/step, times k^(1/3) where the step decays."""
-    denoiser, decay = load(PRIOR), job.method == "sadmm-decay"
+    denoiser, decay = load(PHASE_PRIOR), job.method == "sadmm-decay"
     assert denoiser.sigma is not None
-    level = denoiser.sigma * job.strength
+    level = denoiser.sigma * job.weights.strength
 
     def denoise(v: Tensor) -> Tensor:
         y: Tensor = denoiser(v, level)
         return y
 
     method: Method = "sadmm" if decay else job.method  # type: ignore[assignment]
-    eta = Power(1 / job.step, 1 / 3) if decay else 1 / job.step
-    return pnp(loss, Denoised(denoise, image=True), method, job.batch, job.rho, eta, seed=job.seed)
+    eta = Power(1 / job.weights.step, 1 / 3) if decay else 1 / job.weights.step
+    return pnp(loss, Denoised(denoise, image=True), method, job.batch, job.weights.rho, eta, seed=job.scan.seed)
 
 
-def run_job(job: Job, data: str | None) -> dict[str, Any]:
+def run_phase(job: PhaseRun, data: str | None) -> dict[str, Any]:
     """SNR and SSIM, and SNR, SFO and seconds of the processor after every iteration; nulls if it diverged."""
-    truth = read_set(data, job.images)[job.image][: job.size, : job.size].contiguous()
-    operator = CodedDiffraction(circle_masks(job.masks, tuple(truth.shape), job.seed))
-    loss = AmplitudeLoss(operator, amplitudes(operator, truth, job.decibel, job.seed))
-    method = solver(job, loss)
+    truth = read_set(data, job.scan.images, job.scan.size)[job.scan.image]
+    solver = phase_solver(job, measure(truth, job.scan))
     start = torch.full_like(truth, 0.01)
-    method.step(method.init(start))  # compiles
-    begin = time.process_time()
-
-    def quality(s: State) -> float:
-        return snr(truth, align(truth, s.answer))
-
-    def seconds(s: State) -> float:
-        return time.process_time() - begin
-
-    metrics = {"snr": quality, "cpu": seconds}
-    try:
-        stop = Stop(iterations=job.iterations)
-        result = run(method, start, stop, every=1, metrics=metrics, objective=False, progress=False)
-    except Diverged:
+    solver.step(solver.init(start))  # compiles
+    result = follow(solver, start, job.iterations, lambda x: snr(truth, align(truth, x)))
+    if result is None:
         return {"snr": None, "ssim": None, "sfo": [], "curve": [], "cpu": []}
-    if result.interrupted:
-        raise KeyboardInterrupt(result.reason.value)  # a part of a curve is no result
     x, history = align(truth, result.x), result.history
     return {
         "snr": snr(truth, x),
         "ssim": ssim(truth, x),
         "sfo": [int(n) for n in history["sfo"]],
-        "curve": [round(v, 3) for v in history["snr"]],
+        "curve": [round(v, 3) for v in history["quality"]],
         "cpu": [round(v, 3) for v in history["cpu"]],
     }
-
-
-def at_sfo(result: dict[str, Any], budget: int) -> float | None:
-    """The SNR when no more than `budget` sample gradients were drawn."""
-    affordable = [v for n, v in zip(result["sfo"], result["curve"], strict=True) if n <= budget]
-    return affordable[-1] if affordable else None
-
-
-def reached(result: dict[str, Any], level: float) -> dict[str, float | None]:
-    """Iterations, sample gradients and seconds after which the SNR stays at or above a level."""
-    curve = np.asarray(result["curve"])
-    below = np.flatnonzero(curve < level)
-    first = int(below[-1]) + 1 if len(below) else 0
-    if not len(curve) or first >= len(curve):
-        return {"iterations_to": None, "sfo_to": None, "seconds_to": None}
-    return {"iterations_to": first, "sfo_to": result["sfo"][first], "seconds_to": result["cpu"][first]}

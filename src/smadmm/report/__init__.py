@@ -6,8 +6,7 @@
     page.write("report.html")
 
 The page needs no network, and its Content-Security-Policy forbids any; script and style are ours (*.js, page.css) and
-are named there by their hashes, so nothing else runs. Text is escaped. Parts are plain data:
-`as_json` and `from_json` keep them in a file.
+are named there by their hashes, so nothing else runs. Text is escaped.
 """
 
 from smadmm.report.page import Page
@@ -24,9 +23,7 @@ from smadmm.report.parts import (
     Series,
     Table,
     Verdict,
-    as_json,
     environment,
-    from_json,
 )
 from smadmm.report.pictures import data_uri, png
 
@@ -44,9 +41,7 @@ __all__ = [
     "Series",
     "Table",
     "Verdict",
-    "as_json",
     "data_uri",
     "environment",
-    "from_json",
     "png",
 ]

@@ -1,14 +1,22 @@
-"""Figures of an image result, by matplotlib: images side by side with a detail of each, and curves."""
+"""Figures by matplotlib, an extra: without it a job goes on without them and says so.
+
+Of an image result: images side by side with a detail of each, and curves.
+"""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from smadmm.extras import needs
 from smadmm.imaging.result import ImageResult
+from smadmm.io.files import atomic_write
 from smadmm.running import History
 
 Array = NDArray[np.float32]
@@ -30,8 +38,7 @@ def detail(image: Array) -> tuple[slice, slice]:
 
 def comparison(result: ImageResult, title: str = "") -> Any:
     """The images of a result side by side, its error or what it changed, and below each the same detail."""
-    from matplotlib.figure import Figure
-
+    Figure = needs("matplotlib.figure", "plot", "figures").Figure
     images, names = list(result.shown.values()), list(result.shown)
     reference = "truth" if "truth" in result.shown else names[0]
     panels = [*images, images[-1] - result.shown[reference]]
@@ -72,7 +79,8 @@ def _panel(figure: Any, axes: Any, image: Array, window: tuple[slice, slice], li
     close.imshow(image[rows, columns], **style)
     for axis in (whole, close):
         axis.set(xticks=[], yticks=[])
-    close.spines[:].set(edgecolor=ACCENT, linewidth=1.6)
+    for spine in close.spines.values():
+        spine.set(edgecolor=ACCENT, linewidth=1.6)
     if limits is None:
         figure.colorbar(shown, ax=whole, shrink=0.8, pad=0.02).ax.tick_params(labelsize=7)
 
@@ -85,8 +93,7 @@ def error_limits(error: Array) -> tuple[float, float]:
 
 def curves(history: History, column: str, label: str, title: str = "") -> Any:
     """A column of the history over iterations, sample gradients and seconds."""
-    from matplotlib.figure import Figure
-
+    Figure = needs("matplotlib.figure", "plot", "figures").Figure
     figure = Figure(figsize=(10.8, 2.7), layout="constrained", facecolor="white")
     names = {"k": "iterations", "sfo": "sample gradients", "seconds": "seconds"}
     grid = figure.subplots(1, len(names), sharey=True)
@@ -100,8 +107,16 @@ def curves(history: History, column: str, label: str, title: str = "") -> Any:
     return figure
 
 
-def as_png(figure: Any, dpi: int = 130) -> bytes:
-    """A matplotlib figure as the bytes of a PNG file."""
+def write_figure(path: Path, draw: Callable[[], Any], dpi: int = 130) -> bytes | None:
+    """Save the matplotlib figure that `draw` makes and return the file's content; None without matplotlib."""
+    if find_spec("matplotlib") is None:
+        return None
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
+    draw().savefig(buffer, format="png", dpi=dpi)
+    atomic_write(path, buffer.getvalue())
     return buffer.getvalue()
+
+
+def not_drawn(needed: str) -> list[str]:
+    """If matplotlib is missing, the sentence that begins with `needed`, such as "graph.png needs"; else nothing."""
+    return [] if find_spec("matplotlib") else [f"{needed} matplotlib: pip install 'smadmm[plot]'"]

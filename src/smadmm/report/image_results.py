@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from smadmm.extras import needs
 from smadmm.imaging.result import ImageResult
 from smadmm.io.files import atomic_write, output_folder, write_array, write_csv, write_json
-from smadmm.report.figures import as_png, comparison, curves
+from smadmm.report.figures import comparison, curves, not_drawn, write_figure
 from smadmm.report.page import Page
 from smadmm.report.parts import Column, Compare, Curves, Facts, Heading, Picture, Run, Series, Table, environment
 from smadmm.report.pictures import gray, png
@@ -38,12 +38,9 @@ def write_image_result(result: ImageResult, folder: str | os.PathLike[str], comm
     column = "snr" if "snr" in result.history else "residual"
     label = LABELS[column]
     write_csv(target / "curves.csv", _curve_rows(result))
-    figure = None
-    if find_spec("matplotlib") is not None:
-        figure = as_png(comparison(result, _title(result, name)))
-        atomic_write(target / "figure.png", figure)
-        atomic_write(target / "curves.png", as_png(curves(result.history, column, label)))
-        written += ["figure.png", "curves.png"]
+    figure = write_figure(target / "figure.png", lambda: comparison(result, _title(result, name)))
+    write_figure(target / "curves.png", lambda: curves(result.history, column, label))
+    written += ["figure.png", "curves.png"] if figure is not None else []
     content = {"command": command, "version": smadmm.__version__, "input": name, **result.settings}
     content |= {number: result.mean(number) for number in NUMBERS if number in result}
     content |= {"unit": result.unit, "notes": [*result.notes, *result.warnings], "slices": result.slices}
@@ -55,10 +52,8 @@ def write_image_result(result: ImageResult, folder: str | os.PathLike[str], comm
 
 
 def _files(folder: Path, written: list[str]) -> list[str]:
-    lines = [f"{', '.join(written[:-1])} and {written[-1]} are in {folder}"]
-    if "figure.png" not in written:
-        lines.append("figure.png and curves.png need matplotlib: pip install 'smadmm[plot]'")
-    return lines
+    listed = f"{', '.join(written[:-1])} and {written[-1]} are in {folder}"
+    return [listed, *not_drawn("figure.png and curves.png need")]
 
 
 def _array(image: Any) -> Any:
@@ -88,8 +83,7 @@ def _write_images(result: ImageResult, folder: Path) -> list[str]:
 
 def _write_tiff(folder: Path, image: Any) -> None:
     """A page per slice, written one after the other."""
-    import tifffile
-
+    tifffile = needs("tifffile", "imaging", "TIFF files")
     pages = image[None] if image.ndim == 2 else image
     with tifffile.TiffWriter(folder / ".image.tif", bigtiff=image.nbytes > 2**31) as writer:
         for page in pages:

@@ -1,4 +1,4 @@
-"""The parts of a page: plain data that can be stored as JSON; how they look is in smadmm.report.page."""
+"""The parts of a page: plain data; how they look is in smadmm.report.page."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -155,7 +154,6 @@ class Run:
 
 
 Part = str | Heading | Facts | Table | Curves | Picture | Compare | Verdict | Run  # a str is a paragraph
-KINDS = {kind.__name__.lower(): kind for kind in (Heading, Facts, Table, Curves, Picture, Compare, Verdict, Run)}
 
 
 def environment() -> dict[str, str | float | None]:
@@ -189,55 +187,3 @@ def thinned(series: Series, log_x: bool) -> dict[str, Any]:
         values = getattr(series, name)
         points[name] = None if values is None else finite(values, keep)
     return {"name": series.name, **points, "dashed": series.dashed}
-
-
-def as_json(part: Part) -> Any:
-    """A part as JSON values; a paragraph is a string, any other has a kind. Images must be names of files."""
-    if isinstance(part, str):
-        return part
-    content = {field.name: getattr(part, field.name) for field in fields(part)}
-    if isinstance(part, Curves):
-        content["series"] = [thinned(series, part.log_x) for series in part.series]
-    elif isinstance(part, Table):
-        content["columns"] = [_plain(column) for column in part.columns]
-        content["rows"] = [[_plain(cell) for cell in row] for row in part.rows]
-    elif isinstance(part, Picture | Compare):
-        for image in part.images.values() if isinstance(part, Compare) else [part.image]:
-            if not isinstance(image, str):
-                raise TypeError(f"an image in JSON is the name of a file, got {type(image).__name__}")
-    return {"kind": type(part).__name__.lower(), **content}
-
-
-def _plain(value: Any) -> Any:
-    """JSON for a column or a cell; numbers that are not finite become null."""
-    if isinstance(value, Column | Measured):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def from_json(value: Any, folder: Path) -> Part:
-    """The part that `as_json` stored; its images are files of `folder`."""
-    if isinstance(value, str):
-        return value
-    content = dict(value)
-    kind = content.pop("kind")
-    if kind not in KINDS:
-        raise ValueError(f"there is no part of a page of the kind {kind!r}; known are {', '.join(KINDS)}")
-    if kind == "curves":
-        content["series"] = [Series(**series) for series in content["series"]]
-    elif kind == "table":
-        content["columns"] = [Column(**c) if isinstance(c, dict) else c for c in content["columns"]]
-        content["rows"] = [[Measured(**c) if isinstance(c, dict) else c for c in row] for row in content["rows"]]
-    elif kind == "picture":
-        content["image"] = _inside(folder, content["image"])
-    elif kind == "compare":
-        content["images"] = {label: _inside(folder, name) for label, name in content["images"].items()}
-    part: Part = KINDS[kind](**content)
-    return part
-
-
-def _inside(folder: Path, name: str) -> Path:
-    path = folder / name
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"the image {name} is not in {folder}")
-    return path

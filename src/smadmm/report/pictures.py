@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from smadmm.extras import needs
+
 MEDIA = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg"}
 
 Array = NDArray[np.float32]
@@ -28,8 +30,7 @@ def png(image: Any) -> bytes:
 
     Values outside [0, 1] are clipped; those that are not numbers become black.
     """
-    from PIL import Image
-
+    Image = needs("PIL.Image", "imaging", "pictures")
     pixels = np.asarray(image.detach().cpu() if isinstance(image, Tensor) else image)
     shape = pixels.shape
     if np.iscomplexobj(pixels):

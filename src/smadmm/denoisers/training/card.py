@@ -4,14 +4,15 @@ import csv
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from smadmm.denoisers.training.recipes import RECIPE_OPTIONS, Preset, Recipe, recipe
 from smadmm.denoisers.training.state import Run
 from smadmm.denoisers.weights import SHIPPED, sha256
 from smadmm.io.files import atomic_write
 from smadmm.io.images import Image
+from smadmm.report.figures import write_figure
 
 LICENCE = "BSD-3-Clause, as the package smadmm"
 
@@ -59,16 +60,18 @@ def write_card(run: Run, held_out: list[Image], out: Path, repeat: str, psnr: fl
 
 def write_curves(history: list[dict[str, float]], out: Path) -> None:
     """The learning curves `out`.csv and, if matplotlib is there, `out`.png."""
-    with out.with_suffix(".csv").open("w", newline="") as file:
+    with out.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, ["step", "loss", "psnr", "lipschitz", "seconds"])
         writer.writeheader()
         writer.writerows(history)
-    if find_spec("matplotlib") is None:
-        return
+    write_figure(out.with_suffix(".png"), lambda: _learning_curves(history), dpi=100)
+
+
+def _learning_curves(history: list[dict[str, float]]) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3), layout="constrained")
     for axes, key in zip(figure.subplots(1, 3), ("loss", "psnr", "lipschitz"), strict=True):
         axes.plot([row["step"] for row in history], [row[key] for row in history])
         axes.set(xlabel="step", title=key)
-    figure.savefig(out.with_suffix(".png"))
+    return figure

@@ -21,6 +21,7 @@ from smadmm.denoisers.training.patches import random_patches
 from smadmm.denoisers.training.recipes import Network, Recipe, build
 from smadmm.denoisers.training.ridge_parameters import RidgeParameters
 from smadmm.denoisers.weights import read_tensors
+from smadmm.extras import needs
 from smadmm.io.files import atomic_write
 from smadmm.io.images import Image
 
@@ -124,8 +125,7 @@ class Run:
 
     def save(self, path: Path) -> None:
         """Write the checkpoint (safetensors, numbers as JSON in its header), whole or not at all."""
-        from safetensors.torch import save
-
+        save = needs("safetensors.torch", "imaging", "files of weights").save
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         for number, moments in self.adam.state_dict()["state"].items():
             tensors |= {f"adam.{number}.{name}": torch.as_tensor(value) for name, value in moments.items()}

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from smadmm.compilation import compiled, inlined
 from smadmm.learn._kernels.constraint import dual_step, lam_of_step, y_of_step
-from smadmm.learn._kernels.rows import compiled, compiled_sums, row_add, row_adds, row_dot
+from smadmm.learn._kernels.rows import FUSED, SUMS, copy, row_add, row_adds, row_dot
 from smadmm.learn._kernels.samples import losses, slopes
 
 ONE_GRADIENT, TABLE, MOMENTUM = 0, 1, 2  # estimators
@@ -84,20 +85,22 @@ def new_auto_state(x0, rows, samples):
 
 
 class Work(NamedTuple):
-    """Scratch arrays of one call: the sum of table_i a_i, the old v, the margins at u and at the old u, the losses."""
+    """Scratch arrays of one call."""
 
-    t: np.ndarray
+    t: np.ndarray  # the sum of table_i a_i
+    old: np.ndarray  # u before the step
     old_v: np.ndarray
-    margins: np.ndarray
+    p: np.ndarray  # of constraint_kernels.py
+    margins: np.ndarray  # at u and at the old u
     losses: np.ndarray
 
 
-@compiled
-def _new_work(d, b):
-    return Work(np.zeros(d), np.zeros(d), np.zeros(2 * b), np.zeros(b))
+def new_work(d, rows, b):
+    """For d unknowns, `rows` rows of A and batches of b samples."""
+    return Work(np.zeros(d), np.zeros(d), np.zeros(d), np.zeros(rows), np.zeros(2 * b), np.zeros(b))
 
 
-@compiled
+@inlined(FUSED)
 def _sample(samples, mode, keep, old, state, batch, work):
     """v += mean over the batch of (slope_i(u) - keep slope_i(old)) a_i;  t += mean of table_i a_i; table := slope_i(u)."""
     X, target, weight, loss, intercept = samples
@@ -133,7 +136,7 @@ def _sample(samples, mode, keep, old, state, batch, work):
     state.counts[1] += 2 * b if keep > 0.0 else b
 
 
-@compiled_sums
+@inlined(SUMS)
 def _estimate(samples, Q, constants, mode, keep, old, state, batch, work):
     """v, which is zero on entry (as work.t is, also on exit), where `keep` is used from work.old_v; returns |v|^2_{Q^-1}.
 
@@ -166,7 +169,7 @@ def _estimate(samples, Q, constants, mode, keep, old, state, batch, work):
     return size - kappa * hv * hv
 
 
-@compiled
+@inlined(FUSED)
 def _set_step(constants, size, state):
     """s_k = max(c reach, floor) / sqrt(k mean|v|^2), size = |v|^2 at k."""
     pace = state.pace
@@ -175,15 +178,16 @@ def _set_step(constants, size, state):
     pace[STEP] = max(constants.c * pace[REACH], pace[FLOOR]) / np.sqrt(k * pace[SPEED] + 1e-300)
 
 
-@compiled
-def auto_start(samples, Q, constants, mode, state, batch):
+@compiled(SUMS)
+def auto_start(samples, Q, constants, mode, state, batch, work):
     """First estimate at z_0, and the floor of the step: it moves the margins of this batch by `move` (rms)."""
     X, intercept = samples.X, samples.intercept
     d = state.v.size
-    work = _new_work(d, batch.size)
-    t = np.zeros(d)
+    t = work.old
     size = _estimate(samples, Q, constants, mode, 0.0, state.u, state, batch, work)
-    hv = np.dot(Q.h, state.v)
+    hv = 0.0
+    for j in range(d):
+        hv += Q.h[j] * state.v[j]
     for j in range(d):
         t[j] = state.v[j] * Q.inverse[j] - Q.kappa * hv * Q.h[j]
     base = t[-1] if intercept else 0.0
@@ -196,8 +200,8 @@ def auto_start(samples, Q, constants, mode, state, batch):
     _set_step(constants, size, state)
 
 
-@compiled_sums
-def auto(samples, A, lam1, Q, R, constants, mode, since, state, batches):
+@compiled(SUMS)
+def auto(samples, A, lam1, Q, R, constants, mode, since, state, batches, work):
     """Advance `state` by one iteration per row of `batches`. With s = pace[STEP], rho = R/s, eta = 1/s:
 
     y = prox_{h/rho}(A z - lam/rho);  lamh = lam - rho (A z - y);  z -= s Q^-1 (v - A'lamh);  lam -= rho (A z - y)
@@ -209,9 +213,8 @@ def auto(samples, A, lam1, Q, R, constants, mode, since, state, batches):
     z, u, xbar, v, y, lam, lambar, start = state[:8]
     pace, counts = state.pace, state.counts
     d, beta, last = z.size, constants.beta, batches.shape[0] - 1
-    work = _new_work(d, batches.shape[1])
-    old = u.copy()
-    p = lam.copy()
+    old, p = work.old, work.p
+    copy(lam, p)
     q, _, inverse, h, kappa = Q
     before = 0.0
     for k_ in range(batches.shape[0]):
@@ -223,7 +226,8 @@ def auto(samples, A, lam1, Q, R, constants, mode, since, state, batches):
         if k_ == last:
             y_of_step(A, R, lam1, before, 1.0 / s, z, p, y)
         if mode == MOMENTUM:
-            old[:], work.old_v[:] = u, v
+            copy(u, old)
+            copy(v, work.old_v)
         dual_step(A, R, lam1, before, 1.0 / s, z, p, lambar, e, v)  # v := v - A'lamh
         before = 1.0 / s
         far, walk, hv, along = 0.0, 0.0, 0.0, 0.0

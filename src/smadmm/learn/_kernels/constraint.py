@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smadmm.learn._kernels.rows import Csr, Edges, compiled, compiled_sums, edges, entry, row_add, row_dot
+from smadmm.compilation import inlined
+from smadmm.learn._kernels.rows import FUSED, SUMS, Csr, Edges, edges, entry, row_add, row_dot
 
 
 class Constraint(NamedTuple):
@@ -34,21 +35,23 @@ def constraint(A: Any) -> Constraint:
     return Constraint(edges(A[:first]), first)
 
 
-@compiled
-def shrink(w, t):
-    """Soft threshold: the prox of t|.|."""
-    return w - max(-t, min(t, w))
+@inlined(FUSED)
+def clip(w, t):
+    """w cut off at +-t."""
+    w = t if w > t else w
+    return -t if w < -t else w
 
 
-@compiled
+@inlined(FUSED)
 def product(A, x, out):
     """out = A x."""
     for i in range(A.first):
         out[i] = row_dot(A.G, i, x)
-    out[A.first :] = x[: out.size - A.first]
+    for j in range(out.size - A.first):
+        out[A.first + j] = x[j]
 
 
-@compiled
+@inlined(FUSED)
 def dual_step(A, R, lam1, before, rho, x, p, lambar, e, r):
     """lamh = clip(lam - rho R A x), r -= A'lamh, lambar += e (lamh - lambar), where lam = p - before R A x.
 
@@ -57,7 +60,7 @@ def dual_step(A, R, lam1, before, rho, x, p, lambar, e, r):
     both = before + rho
     for i in range(np.uint64(A.first)):  # unsigned: no test for negative indices
         Ax = entry(R, i) * row_dot(A.G, i, x)
-        lamh = max(-lam1, min(lam1, p[i] - both * Ax))
+        lamh = clip(p[i] - both * Ax, lam1)
         p[i] = lamh + rho * Ax
         if lambar is not None:
             lambar[i] += e * (lamh - lambar[i])
@@ -65,23 +68,24 @@ def dual_step(A, R, lam1, before, rho, x, p, lambar, e, r):
     for j in range(p.size - A.first):
         i = np.uint64(A.first + j)
         Ax = entry(R, i) * x[j]
-        lamh = max(-lam1, min(lam1, p[i] - both * Ax))
+        lamh = clip(p[i] - both * Ax, lam1)
         p[i] = lamh + rho * Ax
         if lambar is not None:
             lambar[i] += e * (lamh - lambar[i])
         r[j] -= lamh
 
 
-@compiled
+@inlined(FUSED)
 def y_of_step(A, R, lam1, before, rho, x, p, y):
     """The y of the `dual_step` with these arguments, to be called before it."""
     product(A, x, y)
     for i in range(p.size):
         ro = entry(R, i) * rho
-        y[i] = shrink(y[i] - (p[i] - entry(R, i) * before * y[i]) / ro, lam1 / ro)
+        w = y[i] - (p[i] - entry(R, i) * before * y[i]) / ro
+        y[i] = w - clip(w, lam1 / ro)
 
 
-@compiled
+@inlined(FUSED)
 def lam_of_step(A, R, rho, x, p, lam):
     """lam after a `dual_step` with this rho and the x-step."""
     product(A, x, lam)
@@ -97,7 +101,7 @@ def half(M: Any) -> Any:
     return L
 
 
-@compiled_sums
+@inlined(SUMS)
 def symmetric_product(L, r, out):
     """out = (L + L') r, four rows at a time: half of a symmetric matrix is read, and r less often."""
     out[:] = 0.0

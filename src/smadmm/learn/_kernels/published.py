@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from smadmm.compilation import compiled, inlined
 from smadmm.learn._kernels.constraint import dual_step, lam_of_step, symmetric_product, y_of_step
-from smadmm.learn._kernels.rows import compiled, row_add, row_dot, row_dots
-from smadmm.learn._kernels.samples import mean_gradient, slope, slopes
+from smadmm.learn._kernels.rows import FUSED, copy, row_add, row_dot, row_dots
+from smadmm.learn._kernels.samples import full_gradient, slope, slopes
 
 SADMM, STORM, SPIDER, SVRG, ASVRG, SAGA = range(6)
 METHODS = {"sadmm": SADMM, "smadmm": STORM, "spider": SPIDER, "svrg": SVRG, "asvrg": ASVRG, "saga": SAGA}
@@ -44,13 +45,29 @@ def new_published_state(x0, method, rows, samples):
     )
 
 
-@compiled
+class PublishedWork(NamedTuple):
+    """Scratch arrays of `published`."""
+
+    old: np.ndarray  # x before the step
+    r: np.ndarray  # -A'lamh, zero on entry and exit
+    move: np.ndarray
+    p: np.ndarray  # of constraint_kernels.py
+    margins: np.ndarray  # at the new point and at the other
+
+
+def new_published_work(d, inverse, rows, b):
+    """For d unknowns, the inverse of the x-step, `rows` rows of A and batches of b samples."""
+    size = len(inverse)
+    return PublishedWork(np.zeros(d), np.zeros(max(d, size)), np.zeros(size), np.zeros(rows), np.zeros(2 * b))
+
+
+@compiled(FUSED)
 def published_start(samples, method, state, first):
     """v at x_0: mean over the samples `first` (SADMM, STORM) or the full gradient (the others: N SFO)."""
     X, target, weight, loss, intercept = samples
     x, v, counts = state.x, state.v, state.counts
-    state.at[:] = x
-    state.snap[:] = x
+    copy(x, state.at)
+    copy(x, state.snap)
     if method == SADMM or method == STORM:
         base = x[-1] if intercept else 0.0
         total = 0.0
@@ -63,8 +80,8 @@ def published_start(samples, method, state, first):
             v[-1] += total
         counts[1] += first.size
         return
-    mean_gradient(samples, x, v)
-    state.mean[:] = v
+    full_gradient(samples, x, v)
+    copy(v, state.mean)
     counts[1] += target.size
     if method == SAGA:
         base = x[-1] if intercept else 0.0
@@ -72,7 +89,7 @@ def published_start(samples, method, state, first):
             state.table[i] = weight[i] * target[i] * slope(loss, target[i] * (row_dot(X, i, x) + base))
 
 
-@compiled
+@inlined(FUSED)
 def _published_estimate(samples, method, keep, old, state, batch, margins):
     """v += g - keep g(old) at `at` on one batch; SVRG, ASVRG: g - g(snap); SAGA: g - table."""
     X, target, weight, loss, intercept = samples
@@ -109,15 +126,15 @@ def _published_estimate(samples, method, keep, old, state, batch, margins):
             state.mean[j] += b / n * (v[j] - state.mean[j])
 
 
-@compiled
+@inlined(FUSED)
 def _power(schedule, k):
     """`smadmm.schedules.Power` as (c, p, lo, hi)."""
     c, p, lo, hi = schedule
     return min(max(c * k**p, lo), hi)
 
 
-@compiled
-def published(samples, A, lam1, inverse, method, period, theta, powers, state, order, starts, b, limit):
+@compiled(FUSED)
+def published(samples, A, lam1, inverse, method, period, theta, powers, state, order, starts, b, limit, work):
     """Advance `state` until `limit` SFO are spent or the batches order[starts[t] : starts[t] + b] are used; how many were.
 
     Iteration k has its rho, eta and a from the three `powers`:
@@ -134,10 +151,8 @@ def published(samples, A, lam1, inverse, method, period, theta, powers, state, o
     exact = inverse.shape[0] > 0
     restarts = method == SPIDER or method == SVRG or method == ASVRG
     from_mean = method == SVRG or method == ASVRG or method == SAGA
-    old = np.zeros(d)
-    r, move = np.zeros(max(d, inverse.shape[0])), np.zeros(inverse.shape[0])
-    p = lam.copy()
-    margins = np.zeros(2 * b)
+    old, r, move, p, margins = work
+    copy(lam, p)
     before = 0.0
     while not last:
         counts[0] += 1
@@ -154,7 +169,8 @@ def published(samples, A, lam1, inverse, method, period, theta, powers, state, o
         dual_step(A, None, lam1, before, rho, x, p, None, 0.0, r)
         before = rho
         if exact:
-            r[:d] += v
+            for j in range(d):
+                r[j] += v[j]
             symmetric_product(inverse, r, move)
         for j in range(d):
             old[j] = x[j]
@@ -165,9 +181,9 @@ def published(samples, A, lam1, inverse, method, period, theta, powers, state, o
             for j in range(d):
                 at[j] = theta * x[j] + (1.0 - theta) * snap[j]
         if full:
-            mean_gradient(samples, at, v)
-            snap[:] = at
-            state.mean[:] = v
+            full_gradient(samples, at, v)
+            copy(at, snap)
+            copy(v, state.mean)
         else:
             start = starts[used - 1]
             _published_estimate(samples, method, keep, old, state, order[start : start + b], margins)

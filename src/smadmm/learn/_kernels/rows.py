@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 
-compiled = njit(cache=True, error_model="numpy", fastmath={"contract"})
-compiled_sums = njit(cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
+from smadmm.compilation import inlined
+
+FUSED = {"contract"}
+SUMS = {"contract", "reassoc", "nsz"}
 
 
 class Csr(NamedTuple):
@@ -46,6 +48,13 @@ def edges(M: Any) -> Csr | Edges:
     return Edges(ends[:, 0].copy(), ends[:, 1].copy(), M.data[1::2].astype(np.int8))
 
 
+@inlined(FUSED)
+def copy(source, target):
+    """target := source."""
+    for j in range(target.size):
+        target[j] = source[j]
+
+
 def entry(data, p):
     """data[p], or 1 where data is None."""
     raise TypeError("only compiled code can call this")
@@ -58,7 +67,7 @@ def _entry(data, p):
     return lambda data, p: data[p]
 
 
-@compiled_sums
+@inlined(SUMS)
 def _dense_dot(X, i, x):
     t = 0.0
     for j in range(X.shape[1]):
@@ -66,7 +75,7 @@ def _dense_dot(X, i, x):
     return t
 
 
-@compiled_sums
+@inlined(SUMS)
 def _dense_dots(X, i, x, y):
     s, t = 0.0, 0.0
     for j in range(X.shape[1]):
@@ -75,27 +84,27 @@ def _dense_dots(X, i, x, y):
     return s, t
 
 
-@compiled
+@inlined(FUSED)
 def _dense_add(X, i, c, g):
     for j in range(X.shape[1]):
         g[j] += c * X[i, j]
 
 
-@compiled
+@inlined(FUSED)
 def _dense_adds(X, i, c, g, e, t):
     for j in range(X.shape[1]):
         g[j] += c * X[i, j]
         t[j] += e * X[i, j]
 
 
-@compiled
+@inlined(FUSED)
 def _places(X, i):
     """Where the entries of row i are; unsigned numbers, as for these there is no test for negative indices."""
     i = np.uint64(i)
     return range(np.uint64(X.indptr[i]), np.uint64(X.indptr[i + np.uint64(1)]))
 
 
-@compiled
+@inlined(FUSED)
 def _sparse_dot(X, i, x):
     data, indices, _ = X
     t = 0.0
@@ -104,7 +113,7 @@ def _sparse_dot(X, i, x):
     return t
 
 
-@compiled
+@inlined(FUSED)
 def _sparse_dots(X, i, x, y):
     data, indices, _ = X
     s, t = 0.0, 0.0
@@ -115,14 +124,14 @@ def _sparse_dots(X, i, x, y):
     return s, t
 
 
-@compiled
+@inlined(FUSED)
 def _sparse_add(X, i, c, g):
     data, indices, _ = X
     for p in _places(X, i):
         g[np.uint64(indices[p])] += c * entry(data, p)
 
 
-@compiled
+@inlined(FUSED)
 def _sparse_adds(X, i, c, g, e, t):
     data, indices, _ = X
     for p in _places(X, i):
@@ -131,12 +140,12 @@ def _sparse_adds(X, i, c, g, e, t):
         t[j] += e * entry(data, p)
 
 
-@compiled
+@inlined(FUSED)
 def _edge_dot(X, i, x):
     return x[np.uint64(X.left[i])] + X.sign[i] * x[np.uint64(X.right[i])]
 
 
-@compiled
+@inlined(FUSED)
 def _edge_add(X, i, c, g):
     g[np.uint64(X.left[i])] += c
     g[np.uint64(X.right[i])] += c * X.sign[i]
@@ -168,25 +177,25 @@ def _choose(X, dense, sparse, edge=None):
     return edge if X.instance_class is Edges else sparse
 
 
-@overload(row_dot)
+@overload(row_dot, inline="always")
 def _row_dot(X, i, x):
     dot = _choose(X, _dense_dot, _sparse_dot, _edge_dot)
     return lambda X, i, x: dot(X, i, x)
 
 
-@overload(row_dots)
+@overload(row_dots, inline="always")
 def _row_dots(X, i, x, y):
     dots = _choose(X, _dense_dots, _sparse_dots)
     return lambda X, i, x, y: dots(X, i, x, y)
 
 
-@overload(row_add)
+@overload(row_add, inline="always")
 def _row_add(X, i, c, g):
     add = _choose(X, _dense_add, _sparse_add, _edge_add)
     return lambda X, i, c, g: add(X, i, c, g)
 
 
-@overload(row_adds)
+@overload(row_adds, inline="always")
 def _row_adds(X, i, c, g, e, t):
     adds = _choose(X, _dense_adds, _sparse_adds)
     return lambda X, i, c, g, e, t: adds(X, i, c, g, e, t)

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smadmm.learn._kernels.rows import compiled, csr, row_add, row_dot
+from smadmm.compilation import compiled, inlined
+from smadmm.learn._kernels.rows import FUSED, csr, row_add, row_dot
 
 SIGMOID, LOGISTIC, SQUARED_HINGE = 0, 1, 2
 CODES = {"sigmoid": SIGMOID, "logistic": LOGISTIC, "squared_hinge": SQUARED_HINGE}
@@ -37,7 +38,7 @@ LOG2_HIGH, LOG2_LOW = 0.6931471803691238, 1.9082149292705877e-10  # log 2 = high
 TAYLOR = tuple(1 / factorial(k) for k in range(13, -1, -1))
 
 
-@compiled
+@inlined(FUSED)
 def exp_minus(t):
     """e^-t for t >= 0 (708 at most: what follows is 1e-308) to 2e-16: 2^k e^r, |r| <= log(2)/2; no call, no branch."""
     t = 708.0 if t > 708.0 else t
@@ -51,7 +52,7 @@ def exp_minus(t):
     return e * bits.view(np.float64)
 
 
-@compiled
+@inlined(FUSED)
 def slope(loss, t):
     """l'(t) for l(t) = 1/(1+e^t) | log(1+e^-t) | max(0, 1-t)^2."""
     if loss == SQUARED_HINGE:
@@ -62,14 +63,14 @@ def slope(loss, t):
     return -(e if t > 0 else 1.0) / (1.0 + e)
 
 
-@compiled
+@inlined(FUSED)
 def slopes(loss, t):
     """t := l'(t), entry by entry."""
     for s in range(t.size):
         t[s] = slope(loss, t[s])
 
 
-@compiled
+@inlined(FUSED)
 def value(loss, t):
     """l(t)."""
     if loss == SQUARED_HINGE:
@@ -80,7 +81,7 @@ def value(loss, t):
     return np.log1p(e) + max(0.0, -t)
 
 
-@compiled
+@inlined(FUSED)
 def losses(loss, t, out):
     """out = l(t), entry by entry; a loop a loss, as the logarithm has no vector form."""
     if loss == LOGISTIC:
@@ -94,7 +95,7 @@ def losses(loss, t, out):
             out[s] = value(SQUARED_HINGE, t[s])
 
 
-@compiled
+@compiled(FUSED)
 def mean_loss(samples, x):
     """1/N sum_i w_i l(b_i m_i(x))."""
     X, target, weight, loss, intercept = samples
@@ -105,8 +106,8 @@ def mean_loss(samples, x):
     return total / target.size
 
 
-@compiled
-def mean_gradient(samples, x, g):
+@inlined(FUSED)
+def full_gradient(samples, x, g):
     """g = gradient of `mean_loss` at x."""
     X, target, weight, loss, intercept = samples
     n = target.size
@@ -119,3 +120,9 @@ def mean_gradient(samples, x, g):
         row_add(X, i, c, g)
     if intercept:
         g[-1] += total
+
+
+@compiled(FUSED)
+def mean_gradient(samples, x, g):
+    """g = gradient of `mean_loss` at x."""
+    full_gradient(samples, x, g)

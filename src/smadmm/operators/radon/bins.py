@@ -7,46 +7,36 @@ over contiguous memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
 import numpy as np
-from numba import njit
+
+from smadmm.compilation import inlined
 
 PHASES = 8
 
 float32 = np.float32
-F = TypeVar("F", bound=Callable[..., Any])
 
 
-def inlined(function: F) -> F:
-    """For kernels inside kernels. Not functions of their own: the linker may take another compilation of one, with
-    other roundings, in the process that compiles than in those that load from the cache."""
-    kernel: Any = njit(fastmath=True, nogil=True, error_model="numpy", inline="always")(function)
-    return cast(F, kernel)
-
-
-@inlined
+@inlined()
 def refine(bins, begin, end, slope, knots):
     """knots[q, u] = sum_p bins_p(u + (q - p)/PHASES), bins_p being interpolated linearly; bins are 0 at both ends.
 
     The sum is linear between these points. Its slope after knot q differs from that before by the bend of bins_q at u:
         knots_{q+1} = knots_q + slope_q / PHASES,   slope_q = slope_{q-1} + bins_q(u-1) - 2 bins_q(u) + bins_q(u+1).
     """
-    count = end - begin
+    count, phases = end - begin, bins.shape[0] - 1  # a constant would be unrolled, which only takes longer to compile
     first, rise = knots[0, begin:end], slope[begin:end]
     row, after = bins[0, begin:end], bins[0, begin + 1 : end + 1]
     for u in range(count):
         first[u] = row[u]
         rise[u] = after[u] - row[u]
-    for p in range(1, PHASES + 1):
+    for p in range(1, phases + 1):
         share = float32(p / PHASES)
         row, before = bins[p, begin:end], bins[p, begin - 1 : end - 1]
         for u in range(count):
             step = row[u] - before[u]
             first[u] += row[u] - share * step
             rise[u] += step
-    for q in range(PHASES):
+    for q in range(phases):
         now, then = knots[q, begin:end], knots[q + 1, begin:end]
         row, before, after = bins[q + 1, begin:end], bins[q + 1, begin - 1 : end - 1], bins[q + 1, begin + 1 : end + 1]
         for u in range(count):
@@ -54,14 +44,14 @@ def refine(bins, begin, end, slope, knots):
             rise[u] += before[u] - row[u] + (after[u] - row[u])
 
 
-@inlined
+@inlined()
 def refine_transposed(knots, begin, end, slope, bins):
     """bins = refine' knots; knots is overwritten, and is 0 at both ends."""
-    count = end - begin
-    bend, total = slope[begin:end], knots[PHASES, begin:end]
+    count, phases = end - begin, bins.shape[0] - 1
+    bend, total = slope[begin:end], knots[phases, begin:end]
     before, here, after = slope[begin - 1 : end - 1], slope[begin:end], slope[begin + 1 : end + 1]
     slope[begin - 1 : end + 1] = float32(0)
-    for q in range(PHASES - 1, -1, -1):
+    for q in range(phases - 1, -1, -1):
         now = knots[q, begin:end]
         for u in range(count):
             bend[u] += float32(1 / PHASES) * total[u]
@@ -70,24 +60,24 @@ def refine_transposed(knots, begin, end, slope, bins):
             row = bins[q, begin:end]
             for u in range(count):
                 row[u] = before[u] - here[u] + (after[u] - here[u])
-    bins[PHASES, begin:end] = float32(0)
-    row, total_after = bins[0, begin:end], knots[PHASES, begin + 1 : end + 1]
+    bins[phases, begin:end] = float32(0)
+    row, total_after = bins[0, begin:end], knots[phases, begin + 1 : end + 1]
     for u in range(count):
         row[u] = total[u] + before[u] - here[u]
-    for p in range(1, PHASES + 1):
+    for p in range(1, phases + 1):
         row, share = bins[p, begin:end], float32(p / PHASES)
         for u in range(count):
             row[u] += total[u] + share * (total_after[u] - total[u]) + (here[u] - after[u])
 
 
-@inlined
+@inlined()
 def window(rows, columns, tau, cell_count):
     """The cells that the rows of a view reach, their neighbours included."""
     base, reach = (cell_count - columns) // 2, int(0.5 * (rows - 1) * abs(tau)) + 1
     return base - reach - 4, base + columns + reach + 4
 
 
-@inlined
+@inlined()
 def cells(detectors, columns, step, origin, begin, end, memory):
     """The knot at or before each detector (its place in the flattened array) and the way to the next one.
 
@@ -107,14 +97,14 @@ def cells(detectors, columns, step, origin, begin, end, memory):
     return first, max(first, last)
 
 
-@inlined
+@inlined()
 def sample(bins, rows, columns, dominant, other, origin, spacing, memory, out):
     """out_j = 1/|dominant| sum_p bins_p(position_j - p/PHASES)."""
     count = bins.shape[1]
     begin, end = window(rows, columns, other / dominant, count)
     refine(bins, begin, end, memory.slope, memory.knots)
     first, last = cells(len(out), columns, spacing / dominant, origin, begin, end, memory)
-    values, weight = memory.knots.ravel(), float32(1 / abs(dominant))
+    values, weight = memory.knots.reshape(memory.knots.size), float32(1 / abs(dominant))
     places, fractions = memory.places, memory.fractions
     out[:] = float32(0)
     for j in range(first, last):
@@ -122,15 +112,15 @@ def sample(bins, rows, columns, dominant, other, origin, spacing, memory, out):
         out[j] = weight * (value + fractions[j] * (values[places[j] + count] - value))
 
 
-@inlined
+@inlined()
 def spread(y, rows, columns, dominant, other, origin, spacing, memory, bins):
     """The transpose of `sample`."""
     count = bins.shape[1]
     begin, end = window(rows, columns, other / dominant, count)
-    for q in range(PHASES + 1):
+    for q in range(memory.knots.shape[0]):
         memory.knots[q, begin : end + 1] = float32(0)
     first, last = cells(len(y), columns, spacing / dominant, origin, begin, end, memory)
-    values, weight = memory.knots.ravel(), float32(1 / abs(dominant))
+    values, weight = memory.knots.reshape(memory.knots.size), float32(1 / abs(dominant))
     places, fractions = memory.places, memory.fractions
     for j in range(first, last):
         value = weight * y[j]

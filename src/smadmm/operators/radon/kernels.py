@@ -9,12 +9,12 @@ a steep view a band is a piece of every transposed row.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
-from smadmm.operators.radon.bins import PHASES, F, float32, inlined, sample, spread
+from smadmm.compilation import compiled, inlined
+from smadmm.operators.radon.bins import PHASES, float32, sample, spread
 from smadmm.operators.radon.transpose import transpose
 
 PAD = 80  # empty cells beside a shifted row; also keeps the rows of `bins` off one cache set
@@ -22,10 +22,8 @@ PITCH = 16  # the same for the rows of the transposed image
 BLOCK = 8  # views worked on together, so that the image is read and written once for all of them
 BAND = 128  # rows worked on together
 
-
-def compiled(function: F) -> F:
-    kernel: Any = njit(fastmath=True, cache=True, nogil=True, error_model="numpy")(function)
-    return cast(F, kernel)
+ONE = np.uint64(1)
+STEEP, DOMINANT, OTHER = range(3)  # of a view: 1 or 0; the larger of cosine and sine in size; the other
 
 
 class Scratch(NamedTuple):
@@ -61,7 +59,7 @@ def scratch(height: int, width: int, detectors: int) -> Scratch:
     )
 
 
-@inlined
+@inlined()
 def combine(first, second, share, total):
     """total = first + share second."""
     for r in range(total.shape[0]):
@@ -70,86 +68,79 @@ def combine(first, second, share, total):
             out[c] = one[c] + share * two[c]
 
 
-@inlined
-def shift_of(r, rows, tau):
-    """m, p, 1 - w, w of row r: sigma_r = (r - centre) tau = m + (p + w)/PHASES."""
+@inlined()
+def shift_of(r, rows, tau, base):
+    """base + m, p, 1 - w, w of row r: sigma_r = (r - centre) tau = m + (p + w)/PHASES.
+
+    The first two are unsigned: as indices they are not tested for being negative.
+    """
     sigma = (r - 0.5 * (rows - 1)) * tau * PHASES
     whole = int(np.floor(sigma))
-    m = whole // PHASES
-    w = float32(sigma - whole)
-    return m, whole - m * PHASES, float32(1) - w, w
+    m, w = whole // PHASES, float32(sigma - whole)
+    return np.uint64(base + m), np.uint64(whole - m * PHASES), float32(1) - w, w
 
 
-@inlined
+@inlined()
 def gather(lines, count, length, top, rows, base, tau, bins):
     """Add lines 0..count, which are the rows from `top` on, into the two bins nearest to their shifts."""
     for i in range(count):
-        m, p, w0, w1 = shift_of(top + i, rows, tau)
-        k = base + m
-        row, low, high = lines[i, :length], bins[p, k : k + length], bins[p + 1, k : k + length]
-        for c in range(length):
-            low[c] += w0 * row[c]
-            high[c] += w1 * row[c]
+        k, p, w0, w1 = shift_of(top + i, rows, tau, base)
+        row, low, high = lines[i], bins[p], bins[p + ONE]
+        for c in range(np.uint64(length)):
+            low[k + c] += w0 * row[c]
+            high[k + c] += w1 * row[c]
 
 
-@inlined
+@inlined()
 def scatter(lines, count, length, top, rows, base, tau, bins, fresh):
     """The transpose: each line takes from its two bins; `fresh` overwrites the lines."""
     for i in range(count):
-        m, p, w0, w1 = shift_of(top + i, rows, tau)
-        k = base + m
-        row, low, high = lines[i, :length], bins[p, k : k + length], bins[p + 1, k : k + length]
+        k, p, w0, w1 = shift_of(top + i, rows, tau, base)
+        row, low, high = lines[i], bins[p], bins[p + ONE]
         if fresh:
-            for c in range(length):
-                row[c] = w0 * low[c] + w1 * high[c]
+            for c in range(np.uint64(length)):
+                row[c] = w0 * low[k + c] + w1 * high[k + c]
         else:
-            for c in range(length):
-                row[c] += w0 * low[c] + w1 * high[c]
+            for c in range(np.uint64(length)):
+                row[c] += w0 * low[k + c] + w1 * high[k + c]
 
 
-@inlined
+@inlined()
 def scatter_two(lines, count, length, top, rows, base, tau, bins, tau2, bins2, fresh):
     """`scatter` for two views at once: half the traffic with the lines."""
     for i in range(count):
-        m, p, w0, w1 = shift_of(top + i, rows, tau)
-        k = base + m
-        row, low, high = lines[i, :length], bins[p, k : k + length], bins[p + 1, k : k + length]
-        m, p, u0, u1 = shift_of(top + i, rows, tau2)
-        k = base + m
-        low2, high2 = bins2[p, k : k + length], bins2[p + 1, k : k + length]
+        k, p, w0, w1 = shift_of(top + i, rows, tau, base)
+        m, q, u0, u1 = shift_of(top + i, rows, tau2, base)
+        row, low, high, low2, high2 = lines[i], bins[p], bins[p + ONE], bins2[q], bins2[q + ONE]
         if fresh:
-            for c in range(length):
-                row[c] = w0 * low[c] + w1 * high[c] + u0 * low2[c] + u1 * high2[c]
+            for c in range(np.uint64(length)):
+                row[c] = w0 * low[k + c] + w1 * high[k + c] + u0 * low2[m + c] + u1 * high2[m + c]
         else:
-            for c in range(length):
-                row[c] += w0 * low[c] + w1 * high[c] + u0 * low2[c] + u1 * high2[c]
+            for c in range(np.uint64(length)):
+                row[c] += w0 * low[k + c] + w1 * high[k + c] + u0 * low2[m + c] + u1 * high2[m + c]
 
 
-@inlined
-def scatter_views(lines, count, length, top, rows, base, taus, bins, fresh):
-    """`scatter` for all views of a block, two at a time."""
-    views = len(taus)
-    for q in range(0, views - 1, 2):
-        scatter_two(lines, count, length, top, rows, base, taus[q], bins[q], taus[q + 1], bins[q + 1], fresh and q == 0)
-    if views % 2:
-        scatter(lines, count, length, top, rows, base, taus[-1], bins[views - 1], fresh and views == 1)
+@inlined()
+def steep_first(rays, order):
+    """order := the views, steep ones first; returns how many these are."""
+    steep = 0
+    for v in range(len(order)):
+        if rays[v, STEEP]:
+            order[steep] = v
+            steep += 1
+    place = steep
+    for v in range(len(order)):
+        if not rays[v, STEEP]:
+            order[place] = v
+            place += 1
+    return steep
 
 
-@inlined
-def steep_first(cosines, sines):
-    """The views in the order of work, how many are steep, and of each the larger of cosine and sine in size, the other,
-    and the shift from row to row."""
-    is_steep = np.abs(cosines) < np.abs(sines)
-    order = np.argsort(~is_steep, kind="mergesort")
-    dominant, other = np.where(is_steep, sines, cosines)[order], np.where(is_steep, cosines, sines)[order]
-    return order, int(is_steep.sum()), dominant, other, other / dominant
-
-
-@compiled
-def project(image, second, share, cosines, sines, origin, spacing, memory, out):
-    """out[v] = A_v (image + share second)."""
+@compiled()
+def project(image, second, share, rays, order, origin, spacing, memory, out):
+    """out[v] = A_v (image + share second). `order` is scratch memory, a number for each view."""
     height, width = image.shape
-    order, steep, dominant, other, taus = steep_first(cosines, sines)
+    steep = steep_first(rays, order)
     bins, cell_count = memory.bins, memory.bins.shape[2]
     flat_base, steep_base = (cell_count - width) // 2, (cell_count - height) // 2
     one_block = len(order) <= BLOCK  # then all bands share the memory of the first, and it stays in the cache
@@ -167,20 +158,22 @@ def project(image, second, share, cosines, sines, origin, spacing, memory, out):
             if steep and start == 0:
                 transpose(band, turned, count, width)
             for q in range(start, stop):
+                tau = rays[order[q], OTHER] / rays[order[q], DOMINANT]
                 if q < steep:
-                    gather(turned, width, count, 0, width, steep_base + top, taus[q], bins[q - start])
+                    gather(turned, width, count, 0, width, steep_base + top, tau, bins[q - start])
                 else:
-                    gather(band, count, width, top, height, flat_base, taus[q], bins[q - start])
+                    gather(band, count, width, top, height, flat_base, tau, bins[q - start])
         for q in range(start, stop):
+            v = order[q]
             rows, columns = (width, height) if q < steep else (height, width)
-            sample(bins[q - start], rows, columns, dominant[q], other[q], origin, spacing, memory, out[order[q]])
+            sample(bins[q - start], rows, columns, rays[v, DOMINANT], rays[v, OTHER], origin, spacing, memory, out[v])
 
 
-@compiled
-def back_project(y, cosines, sines, origin, spacing, memory, out):
+@compiled()
+def back_project(y, rays, order, origin, spacing, memory, out):
     """out = sum_v A_v' y[v]."""
     height, width = out.shape
-    order, steep, dominant, other, taus = steep_first(cosines, sines)
+    steep = steep_first(rays, order)
     bins, cell_count = memory.bins, memory.bins.shape[2]
     flat_base, steep_base = (cell_count - width) // 2, (cell_count - height) // 2
     one_block = len(order) <= BLOCK
@@ -190,30 +183,40 @@ def back_project(y, cosines, sines, origin, spacing, memory, out):
         stop = min(len(order), start + BLOCK)
         middle = max(start, min(stop, steep))  # steep views up to here, flat ones from here on
         for q in range(start, stop):
+            v = order[q]
             rows, columns = (width, height) if q < steep else (height, width)
-            spread(y[order[q]], rows, columns, dominant[q], other[q], origin, spacing, memory, bins[q - start])
-        flat_bins = bins[middle - start :]
+            spread(y[v], rows, columns, rays[v, DOMINANT], rays[v, OTHER], origin, spacing, memory, bins[q - start])
         for top in range(0, height, BAND):
             count = min(height - top, BAND)
             band, turned = out[top : top + count], memory.turned[0 if one_block else top // BAND]
-            if start < steep:
-                scatter_views(turned, width, count, 0, width, steep_base + top, taus[start:middle], bins, start == 0)
-                if steep <= stop:
+            for flat in range(2):
+                if flat:
+                    lines, number, length, first, rows, base = band, count, width, top, height, flat_base
+                    begin, end = middle, stop
+                else:
+                    lines, number, length, first, rows, base = turned, width, count, 0, width, steep_base + top
+                    begin, end = start, middle
+                for q in range(begin, end - 1, 2):
+                    v, v2 = order[q], order[q + 1]
+                    tau, tau2 = rays[v, OTHER] / rays[v, DOMINANT], rays[v2, OTHER] / rays[v2, DOMINANT]
+                    one, two = bins[q - start], bins[q - start + 1]
+                    scatter_two(lines, number, length, first, rows, base, tau, one, tau2, two, q == 0)
+                if (end - begin) % 2:
+                    v, one = order[end - 1], bins[end - 1 - start]
+                    tau = rays[v, OTHER] / rays[v, DOMINANT]
+                    scatter(lines, number, length, first, rows, base, tau, one, end == 1)
+                if not flat and start < steep <= stop:
                     transpose(turned, band, width, count)
-            if middle < stop:
-                fresh = middle == 0
-                scatter_views(band, count, width, top, height, flat_base, taus[middle:stop], flat_bins, fresh)
 
 
-@compiled
-def gradient(x, other, share, cosines, sines, origin, spacing, memory, data, data_share, weights, scale, residual, out):
-    """out = scale A_S'(weights * (A_S (x + share other) - data_share data)); no weights where the array is empty."""
-    project(x, other, share, cosines, sines, origin, spacing, memory, residual)
+@compiled()
+def weigh(residual, data, data_share, weights, scale):
+    """residual := scale weights * (residual - data_share data); no weights where the array is empty."""
     for v in range(residual.shape[0]):
-        for j in range(residual.shape[1]):
-            residual[v, j] = scale * (residual[v, j] - data_share * data[v, j])
-    if weights.size:
-        for v in range(residual.shape[0]):
-            for j in range(residual.shape[1]):
-                residual[v, j] *= weights[v, j]
-    back_project(residual, cosines, sines, origin, spacing, memory, out)
+        one, b = residual[v], data[v]
+        for j in range(len(one)):
+            one[j] = scale * (one[j] - data_share * b[j])
+        if weights.size:
+            w = weights[v]
+            for j in range(len(one)):
+                one[j] *= w[j]

@@ -93,6 +93,11 @@ class Radon(Operator):
         self.out_shape = (*batch, len(self.angles), self.detectors)
         self.compiled = compiled
         self._cosines, self._sines = np.cos(self.angles), np.sin(self.angles)
+        steep = np.abs(self._cosines) < np.abs(self._sines)
+        pair = np.stack([self._cosines, self._sines])
+        self._rays = np.stack(
+            [steep, *np.where(steep, pair[::-1], pair)], axis=1
+        )  # a row of each view, for the kernels
         self._origin = -0.5 * (self.detectors - 1) - self.centre
         self._memory: list[Any] = []  # scratch memory of the kernels, one for each thread that has run
 
@@ -218,11 +223,12 @@ class Radon(Operator):
         one, two, b = (self._slices(values, slices) for values in (x, other, data))
         w = NO_WEIGHTS.repeat(slices, 0) if weights is None else self._slices(weights, slices)
         out, residual = torch.empty(x.shape, dtype=x.dtype), np.empty(b.shape[1:], float32)
-        target, geometry = self._slices(out, slices), self._geometry(np.asarray(views))
+        target, geometry, kernels = self._slices(out, slices), self._geometry(np.asarray(views)), _kernels()
         with self._scratch() as memory:
             for s in range(slices):
-                extra = (b[s], float32(data_share), w[s], float32(scale), residual, target[s])
-                _kernels().gradient(one[s], two[s], float32(share), *geometry, memory, *extra)
+                kernels.project(one[s], two[s], float32(share), *geometry, memory, residual)
+                kernels.weigh(residual, b[s], float32(data_share), w[s], float32(scale))
+                kernels.back_project(residual, *geometry, memory, target[s])
         return out
 
     @staticmethod
@@ -235,7 +241,7 @@ class Radon(Operator):
         return generic.view_of(geometry, float(self._cosines[v]), float(self._sines[v]), like)
 
     def _geometry(self, numbers: NDArray[np.int64]) -> tuple[Any, ...]:
-        return self._cosines[numbers], self._sines[numbers], self._origin, self.spacing
+        return self._rays[numbers], np.empty(len(numbers), np.int64), self._origin, self.spacing
 
     @contextmanager
     def _scratch(self) -> Iterator[Any]:

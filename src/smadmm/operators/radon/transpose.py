@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from smadmm.operators.radon.bins import inlined
+from smadmm.compilation import inlined
 
 TILE = 8
 PAIRS = ((0, 8, 1, 9, 4, 12, 5, 13), (2, 10, 3, 11, 6, 14, 7, 15))  # lanes of two registers, one after the other
@@ -59,7 +59,7 @@ def transpose_tile(typing_context, source, r, c, target, i, j):
     return types.void(source, types.intp, types.intp, target, types.intp, types.intp), generate
 
 
-@inlined
+@inlined()
 def transpose(source, target, rows, columns):
     """target[:columns, :rows] = source[:rows, :columns]'."""
     whole_rows, whole_columns = rows - rows % TILE, columns - columns % TILE

@@ -3,17 +3,15 @@
 import torch
 from torch import Tensor, nn
 
+from smadmm.extras import needs
+
 
 class BM3D(nn.Module):
     """BM3D for noise of level sigma on images B x C x H x W, channel by channel; needs the package bm3d."""
 
     def __init__(self, sigma: float = 5 / 255) -> None:
         super().__init__()
-        try:
-            import bm3d
-        except ImportError as error:
-            raise ImportError("BM3D needs the package bm3d: pip install bm3d") from error
-        self._bm3d, self.sigma = bm3d.bm3d, sigma
+        self._bm3d, self.sigma = needs("bm3d", None, "BM3D denoisers").bm3d, sigma
 
     @torch.no_grad()
     def forward(self, x: Tensor, sigma: float | None = None) -> Tensor:

@@ -1,0 +1,12 @@
+"""The experiments in the order of the paper. Importing them loads no heavy library: their work does."""
+
+from __future__ import annotations
+
+from smadmm.paper.classification import CLASSIFICATION
+from smadmm.paper.complexity import COMPLEXITY
+from smadmm.paper.ct import CT
+from smadmm.paper.denoisers import DENOISERS
+from smadmm.paper.experiment import Experiment
+from smadmm.paper.phase import PHASE
+
+EXPERIMENTS: tuple[Experiment, ...] = (COMPLEXITY, CLASSIFICATION, DENOISERS, *CT, PHASE)
