@@ -111,8 +111,7 @@ class Prox(ABC):
     shape: Shape | None = None
     dtype: torch.dtype | None = None
     separable: bool = False  # entry by entry: then the step t may be a tensor
-    of_a_function: bool = True  # whether it is the prox of some h; a denoiser need not be
-    smooth: bool = False  # h is known to be differentiable where the prox ends, so that dh(y) is one point
+    ignores_step: bool = False  # prox(v, t) is the same for every t, as a denoiser's: its h has the weight r
 
     @abstractmethod
     def prox(self, v: Tensor, t: Step) -> Tensor:
@@ -126,8 +125,13 @@ class Prox(ABC):
         residual = float(torch.linalg.vector_norm(r * (y - self.prox(y + g / r, 1 / r))))
         return Distance(0.0, residual, math.inf)
 
-    def reached(self, z: Tensor, y: Tensor) -> float | None:
-        """phi(y) at y = prox_phi(z), where it is known only there; the weight of phi in the objective is r."""
+    def distance_after(self, z: Tensor, y: Tensor, g: Tensor, r: Step) -> Distance:
+        """dist(g, dh(y)) at y = prox_{h/r}(z): at most |g - r (z - y)|, since r (z - y) is in dh(y)."""
+        bound = float(torch.linalg.vector_norm(g - r * (z - y)))
+        return Distance(0.0, bound, bound)
+
+    def value_after(self, z: Tensor, y: Tensor, r: Step) -> float | None:
+        """h(y) at y = prox_{h/r}(z), where it is known."""
         return None
 
 
@@ -148,6 +152,12 @@ class Penalty(Prox):
     def distance(self, y: Tensor, g: Tensor, r: Step) -> Distance:
         exact = self.subdifferential_distance(y, g)
         return Distance(exact, exact, exact)
+
+    def distance_after(self, z: Tensor, y: Tensor, g: Tensor, r: Step) -> Distance:
+        return self.distance(y, g, r)
+
+    def value_after(self, z: Tensor, y: Tensor, r: Step) -> float | None:
+        return self.value(y)
 
 
 def _refuse_kind(name: str, value: object, kind: type, cure: str) -> None:
@@ -236,29 +246,16 @@ class Problem:
     ) -> float | None:
         """F(x) + sum_j h_j(y_j), with y = A x - c where B = -I and h is finite; None if some h has no value.
 
-        With the arguments z and weights r of the y-steps a gradient-step denoiser counts as r phi(y).
+        A denoiser's h is known after a y-step only: give the arguments zs and the weights rs of the proxes.
         """
-        if not all(isinstance(h, Penalty) for h in self.hs):
-            return self._objective_reached(x, ys, zs, rs)
         penalties = [h for h in self.hs if isinstance(h, Penalty)]
-        if self.explicit and not penalties[0].indicator:
-            ys = (self.A(x) if self.c is None else self.A(x) - self.c,)
-        smooth = float(self.f.value(x, self.f.full()))
-        return smooth + sum(h.value(y) for h, y in zip(penalties, ys, strict=True))
-
-    def _objective_reached(
-        self, x: Tensor, ys: Sequence[Tensor], zs: Sequence[Tensor], rs: Sequence[Any]
-    ) -> float | None:
-        """F(x) + h(y) with r phi(y) for what is known at y = prox(z) only; None where that is not known either."""
-        if not zs:
+        if len(penalties) == len(self.hs):
+            if self.explicit and not penalties[0].indicator:
+                ys = (self.A(x) if self.c is None else self.A(x) - self.c,)
+            values: list[float | None] = [h.value(y) for h, y in zip(penalties, ys, strict=True)]
+        else:
+            values = [h.value_after(z, y, r) for h, z, y, r in zip(self.hs, zs, ys, rs, strict=bool(zs))]
+        known = [value for value in values if value is not None]
+        if len(known) < len(self.hs):
             return None
-        total = float(self.f.value(x, self.f.full()))
-        for h, y, z, r in zip(self.hs, ys, zs, rs, strict=True):
-            if isinstance(h, Penalty):
-                total += h.value(y)
-                continue
-            phi = h.reached(z, y)
-            if phi is None:
-                return None
-            total += float(r) * phi
-        return total
+        return float(self.f.value(x, self.f.full())) + sum(known)

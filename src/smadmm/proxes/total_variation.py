@@ -87,7 +87,10 @@ class TV(Penalty):
         return y, _gap(weight, _differences(y), p)
 
     def subdifferential_distance(self, y: Tensor, g: Tensor) -> float:
-        """min |g - w D'p| over p = D y / |D y| where D y is not zero, |p| <= 1 elsewhere (gradient projection)."""
+        """min |g - w D'p| over p = D y / |D y| where D y is not zero, |p| <= 1 elsewhere.
+
+        By gradient projection, which comes from above.
+        """
         if self.weight == 0:
             return float(torch.linalg.vector_norm(g))
         slope = _differences(y)
@@ -109,11 +112,11 @@ class TV(Penalty):
         return float(torch.linalg.vector_norm(g - self.weight * _adjoint(*p)))
 
     def distance(self, y: Tensor, g: Tensor, r: Step) -> Distance:
-        """Exact where every slope is zero or clearly not; elsewhere between the prox residual and that.
+        """Exact where every slope is zero or clearly not; elsewhere the value is the prox residual, a lower bound.
 
-        The prox knows y within `accuracy` only, so slopes below that may stand for zero. Then the value to go by is the
-        prox residual |r (y - prox(y + g/r))|, a lower bound, widened by what its inner solver may be off,
-        sqrt(2 r gap) with the gap of h(y) + r/2 |y - v|^2.
+        The prox knows y within `accuracy` only: a slope below that may stand for one that is zero at the point meant,
+        near which the distance may be far smaller than at y. There the value is |r (y - prox(y + g/r))|, widened by
+        what the inner solver may be off, sqrt(2 r gap) with the gap of h(y) + r/2 |y - v|^2; `high` is exact.
         """
         exact = self.subdifferential_distance(y, g)
         size = _magnitude(*_differences(y))
@@ -122,7 +125,7 @@ class TV(Penalty):
             return Distance(exact, exact, exact)
         near, gap = self.solve(y + g / r, self.weight / float(r))
         residual, width = float(r) * float(torch.linalg.vector_norm(y - near)), float(r) * math.sqrt(2 * gap)
-        return Distance(max(residual - width, 0.0), residual + width, max(exact, residual + width))
+        return Distance(min(max(residual - width, 0.0), exact), min(residual + width, exact), exact)
 
 
 def _gap(weight: float, slope: tuple[Tensor, Tensor], p: tuple[Tensor, Tensor]) -> float:
