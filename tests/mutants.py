@@ -57,6 +57,7 @@ FILES = {  # below src/smadmm; where files move, this is all there is to change
     "red": "imaging/red.py",
     "ridge": "denoisers/ridge.py",
     "ridge kernels": "denoisers/ridge_kernels.py",
+    "running": "running.py",
     "sampling": "sampling.py",
     "simulation": "imaging/simulation.py",
     "schedules": "schedules.py",

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import signal
 import subprocess
@@ -111,6 +112,23 @@ def test_a_simulated_slice_gives_everything_promised(slice_file, tmp_path, hu):
     assert float(rows[-1]["snr"]) == pytest.approx(told["snr"], abs=1e-3) and rows[-1]["k"] == "10"
     page = (out / "report.html").read_text()
     assert "Reconstruction of slice.npy" in page and page.count("data:image/png;base64,") == 4  # 3 images, figure
+
+
+@pytest.mark.slow
+def test_objective_and_certificate_are_curves_of_the_report(hu, tmp_path):
+    given = simulated(window(hu), VIEWS, 40.0)
+    result = reconstruct(**given, iterations=25)
+    history = result.history
+    known = {k: c for k, c in zip(history["k"], history["certificate"], strict=True) if not math.isnan(c)}
+    assert list(known) == [0, 10, 20, 25] and known[0] > 10 * known[10] and known[10] > known[20] > known[25] > 0
+    assert [math.isnan(value) for value in history["objective"]] == [True, True, False, True, False, False]
+    result.save(tmp_path / "out")
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count("certificate dist²(0, ∂L)") > 0 and page.count("objective F(x) + h(y)") > 0
+    few = reconstruct(**given, iterations=6, batch=10).history
+    assert few["k"] == [0, 5, 6] and [math.isnan(value) for value in few["certificate"]] == [False, True, False]
+    tv = reconstruct(**given, iterations=1, prior="tv").history
+    assert "certificate" not in tv and all(map(math.isfinite, tv["objective"]))
 
 
 def simulated(image, views, decibel, seed=0):
