@@ -386,7 +386,8 @@ def test_a_denoiser_refuses_weights_that_change():
 
 def ramp(slope=5e-5):
     """8 rows: the only subgradient is w times -1 in the first column and 1 in the last, of length 4 w."""
-    return (1 + slope * torch.arange(12, dtype=torch.float64)).expand(8, 12).contiguous(), TV(0.779 / 4, max_iterations=300)
+    line = 1 + slope * torch.arange(12, dtype=torch.float64)
+    return line.expand(8, 12).contiguous(), TV(0.779 / 4, max_iterations=300)
 
 
 def test_tv_on_a_gentle_ramp():
