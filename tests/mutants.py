@@ -60,6 +60,7 @@ FILES = {  # below src/smadmm; where files move, this is all there is to change
     "red": "imaging/red.py",
     "ridge kernels": "denoisers/ridge_kernels.py",
     "ridge": "denoisers/ridge.py",
+    "running": "running.py",
     "sampling": "sampling.py",
     "scan": "io/scan.py",
     "schedules": "schedules.py",

@@ -65,6 +65,16 @@ def test_value_is_the_integral_of_the_profile() -> None:
         np.testing.assert_allclose(found.detach(), area, atol=1e-12)
 
 
+@pytest.mark.parametrize("scale", [0.1, 1.0, 20.0])
+def test_compiled_values_are_those_of_torch(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    potential, x = random_ridge(), scale * image(2, 1, 23, 17)
+    monkeypatch.setattr("smadmm.denoisers.ridge_cpu.STRIP", 40)
+    with torch.no_grad():
+        values = potential(x)
+    assert values.shape == (2,) and values.dtype == x.dtype
+    torch.testing.assert_close(values, potential(x).detach(), rtol=1e-11, atol=1e-11)
+
+
 @pytest.mark.slow
 def test_gradcheck_in_image_filters_and_slopes() -> None:
     potential, x = random_ridge(), image(2, 9, 8)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from smadmm.problem import Prox
 from smadmm.proxes import L1, TV, Box, Denoised, ElasticNet, GroupL2, Nonnegative, Simplex, Zero
 
 W = torch.tensor([0.2, 1.0, 0.0, 0.7, 0.4, 0.1], dtype=torch.float64)
@@ -83,7 +84,7 @@ def test_moreau_identity(name):
     for seed in range(5):
         v, t = random(seed, shape), 0.8
         y = penalty.prox(v, t)
-        assert penalty.subdifferential_distance(y, (v - y) / t) < (1e-5 if name == "tv" else 1e-12)
+        assert penalty.distance(y, (v - y) / t, 1 / t).value < (1e-5 if name == "tv" else 1e-12)
 
 
 @pytest.mark.slow
@@ -95,8 +96,9 @@ def test_subdifferential_distance_is_an_infimum(name):
     subgradient = (random(1, shape) - y) / 0.5
     for seed in range(10, 20):
         g = random(seed, shape)
-        distance = penalty.subdifferential_distance(y, g)
-        assert 0 <= distance <= float((g - subgradient).norm()) + 1e-6
+        low, distance, high = penalty.distance(y, g, 2.0)
+        assert 0 <= low <= distance <= high and distance <= float((g - subgradient).norm()) + 1e-6
+        assert Prox.distance(penalty, y, g, 2.0).value <= high + 1e-6  # the residual is a lower bound, for convex h
 
 
 def test_distances_in_known_cases():

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import signal
 import subprocess
@@ -113,6 +114,23 @@ def test_a_simulated_slice_gives_everything_promised(slice_file, tmp_path, hu):
     assert "Reconstruction of slice.npy" in page and page.count("data:image/png;base64,") == 4  # 3 images, figure
 
 
+@pytest.mark.slow
+def test_objective_and_certificate_are_curves_of_the_report(hu, tmp_path):
+    given = simulated(window(hu), VIEWS, 40.0)
+    result = reconstruct(**given, iterations=25)
+    history = result.history
+    known = {k: c for k, c in zip(history["k"], history["certificate"], strict=True) if not math.isnan(c)}
+    assert list(known) == [0, 10, 20, 25] and known[0] > 10 * known[10] and known[10] > known[20] > known[25] > 0
+    assert [math.isnan(value) for value in history["objective"]] == [True, True, False, True, False, False]
+    result.save(tmp_path / "out")
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count("certificate dist²(0, ∂L)") > 0 and page.count("objective F(x) + h(y)") > 0
+    few = reconstruct(**given, iterations=6, batch=10).history
+    assert few["k"] == [0, 5, 6] and [math.isnan(value) for value in few["certificate"]] == [False, True, False]
+    tv = reconstruct(**given, iterations=1, prior="tv").history
+    assert "certificate" not in tv and all(map(math.isfinite, tv["objective"]))
+
+
 def simulated(image, views, decibel, seed=0):
     """Arguments of `reconstruct` for a simulated sinogram of an image in [0, 1]."""
     truth = torch.as_tensor(image)
@@ -213,11 +231,11 @@ def test_a_sinogram_too_large_for_memory_stays_on_disk(sinogram_file, tmp_path, 
     np.save(tmp_path / "big.npy", stored["sinogram"])
     options = ("--size", SIZE, "--angles", "0:180")
     succeed(tmp_path / "big.npy", "--out", tmp_path / "loaded", *options)
-    monkeypatch.setattr(ct, "IN_MEMORY", 0)
+    monkeypatch.setattr(sinograms, "IN_MEMORY", 0)
     succeed(tmp_path / "big.npy", "--out", tmp_path / "mapped", *options)
     loaded, mapped = (np.load(tmp_path / name / "image.npy") for name in ("loaded", "mapped"))
     np.testing.assert_allclose(mapped, loaded, atol=1e-4 * np.abs(loaded).max())
-    monkeypatch.setattr(ct, "PIECE", 7)
+    monkeypatch.setattr(sinograms, "PIECE", 7)
     monkeypatch.setattr("smadmm.operators.radon.parallel.PIECE", 7)
     rows = sinograms.read(read_sinogram(tmp_path / "big.npy", "0:180")[0], 2.0)
     assert isinstance(rows, sinograms.Views) and isinstance(rows.stored, np.memmap)

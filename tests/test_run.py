@@ -8,10 +8,11 @@ import time
 import pytest
 import torch
 
-from smadmm import ADMM, SGD, Diverged, History, Problem, Reason, Stop, Storm, run
+from smadmm import ADMM, SAGA, SGD, Diverged, History, Problem, Reason, Stop, Storm, certify, run
 from smadmm.checkpoint import load
 from smadmm.losses import Logistic, Squared
 from smadmm.proxes import L1, Denoised
+from smadmm.sampling import next_kept
 
 
 @pytest.fixture
@@ -77,6 +78,64 @@ def test_stop_rules(problem):
         Stop()
     with pytest.raises(ValueError, match="sfo must be positive, got -3"):
         Stop(sfo=-3)
+
+
+def test_the_best_iterate_has_the_smallest_certificate(problem, tmp_path):
+    noisy = ADMM(problem, SAGA(2), rho=0.1, eta=0.3)
+    result = run(noisy, START, Stop(iterations=60), every=3, certify=True)
+    recorded = result.history["certificate"]
+    assert min(recorded) < recorded[-1]
+    assert result.best.k == result.history["k"][recorded.index(min(recorded))]
+    assert certify(problem, result.best).total == min(recorded)
+    assert not hasattr(result.best.est, "table")
+    for iterations in (30, 60):
+        again = run(noisy, START, Stop(iterations=iterations), every=3, certify=True, checkpoint=tmp_path / "c",
+                    resume=True)  # fmt: skip
+    assert again.best.k == result.best.k and torch.equal(again.best.x, result.best.x)
+    plain = run(noisy, START, Stop(iterations=60), every=3)
+    assert plain.best is None and plain.random is None and torch.equal(plain.x, result.x)
+
+
+def test_every_iterate_is_kept_equally_often():
+    counts = [0] * 7
+    for seed in range(6000):
+        k, after = 1, 1
+        while after <= 6:
+            k, after = after, next_kept(seed, after)
+        counts[k] += 1
+    assert counts[0] == 0 and all(abs(count - 1000) < 4.5 * (1000 * 5 / 6) ** 0.5 for count in counts[1:])
+
+
+def test_the_random_iterate_is_uniform_and_survives_a_resume(problem, tmp_path):
+    drawn = set()
+    for seed in range(8):
+        states, made = {}, solver(problem, seed=seed)
+        whole = run(made, START, Stop(iterations=40), random_iterate=True, callback=lambda s: states.update({s.k: s}))  # noqa: B023
+        k = whole.random.k
+        assert torch.equal(whole.random.x, states[k].x) and torch.equal(whole.random.lam, states[k].lam)
+        assert torch.equal(whole.x, run(made, START, Stop(iterations=40)).x)  # the run is not disturbed
+        for iterations in (15, 40):
+            file = {"checkpoint": tmp_path / f"{seed}", "resume": True}
+            resumed = run(made, START, Stop(iterations=iterations), random_iterate=True, **file)
+        assert resumed.random.k == k and torch.equal(resumed.random.x, whole.random.x)
+        drawn.add(k)
+    assert len(drawn) > 4 and max(drawn) > 15
+    later = run(made, resumed.state, Stop(iterations=45), random_iterate=True)
+    assert 40 < later.random.k <= 45
+    run(made, START, Stop(iterations=5), checkpoint=tmp_path / "without")
+    with pytest.raises(ValueError, match="was written without random_iterate; go on without it"):
+        run(made, START, Stop(iterations=9), random_iterate=True, checkpoint=tmp_path / "without", resume=True)
+
+
+def test_sparse_rows_hold_what_is_cheap(problem):
+    size = {"size": lambda s: float(s.x.norm())}
+    h = run(solver(problem), START, Stop(iterations=11), every=2, sparse=2, certify=True, metrics=size).history
+    assert h["k"] == [0, 2, 4, 6, 8, 10, 11]
+    for name in ("objective", "certificate", "gradient"):
+        assert [k for k, value in zip(h["k"], h[name], strict=True) if value == value] == [0, 4, 8, 11]
+    assert all(value == value for value in h["size"])
+    with pytest.raises(ValueError, match="leave sparse at 1"):
+        run(solver(problem), START, Stop(patience=3), sparse=2)
 
 
 def test_prox_without_value_has_no_objective(problem):

@@ -189,11 +189,18 @@ def _unpack(value: Any, tensors: dict[str, Tensor], kinds: dict[str, type]) -> A
     return kinds[value["type"]](**fields)
 
 
-def save(path: str | os.PathLike[str], state: State, settings: Description, extra: Any = None) -> None:
-    """Write a checkpoint; `extra` is anything JSON can hold."""
+def save(
+    path: str | os.PathLike[str],
+    state: State,
+    settings: Description,
+    extra: Any = None,
+    others: Mapping[str, State] | None = None,
+) -> None:
+    """Write a checkpoint; `extra` is anything JSON can hold, `others` are further states, which join it when read."""
     tensors: dict[str, Tensor] = {}
     tree = _pack(state, "state", tensors)
-    text = json.dumps({"state": tree, "settings": settings, "extra": extra})
+    trees = {name: _pack(other, name, tensors) for name, other in (others or {}).items()}
+    text = json.dumps({"state": tree, "settings": settings, "extra": extra, "others": trees})
     arrays = {name: x.detach().cpu().resolve_conj().resolve_neg().numpy() for name, x in tensors.items()}
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, text=np.frombuffer(text.encode(), np.uint8), **arrays)
@@ -223,4 +230,6 @@ def load(
         tensors = {name: torch.from_numpy(archive[name]).to(device) for name in archive.files if name != "text"}
     if settings is not None:
         refuse_difference(content["settings"], settings)
-    return _unpack(content["state"], tensors, _known_types()), content["extra"]
+    kinds, extra = _known_types(), content["extra"]
+    others = {name: _unpack(tree, tensors, kinds) for name, tree in content.get("others", {}).items()}
+    return _unpack(content["state"], tensors, kinds), extra | others if others else extra

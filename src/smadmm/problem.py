@@ -7,11 +7,12 @@ L = F(x) + h(y) - <lam, A x + B y - c>.
 
 from __future__ import annotations
 
+import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -96,16 +97,42 @@ class FiniteSum(Loss):
         return components.mean(0)
 
 
+class Distance(NamedTuple):
+    """What is known of dist(g, dh(y)): bounds, and the value to go by. It is exact where low = high."""
+
+    low: float
+    value: float
+    high: float
+
+
 class Prox(ABC):
     """What the y-step needs of h: prox(v, t) = argmin_y h(y) + 1/(2t) |y - v|^2. A denoiser is one; it has no value."""
 
     shape: Shape | None = None
     dtype: torch.dtype | None = None
     separable: bool = False  # entry by entry: then the step t may be a tensor
+    ignores_step: bool = False  # prox(v, t) is the same for every t, as a denoiser's: its h has the weight r
 
     @abstractmethod
     def prox(self, v: Tensor, t: Step) -> Tensor:
         """argmin_y h(y) + 1/(2t) |y - v|^2; t may be a tensor for separable h."""
+
+    def distance(self, y: Tensor, g: Tensor, r: Step) -> Distance:
+        """dist(g, dh(y)) at any y, from the prox alone: the residual |r (y - prox_{h/r}(y + g/r))|.
+
+        It vanishes where the distance does, and is at most the distance where h is convex.
+        """
+        residual = float(torch.linalg.vector_norm(r * (y - self.prox(y + g / r, 1 / r))))
+        return Distance(0.0, residual, math.inf)
+
+    def distance_after(self, z: Tensor, y: Tensor, g: Tensor, r: Step) -> Distance:
+        """dist(g, dh(y)) at y = prox_{h/r}(z): at most |g - r (z - y)|, since r (z - y) is in dh(y)."""
+        bound = float(torch.linalg.vector_norm(g - r * (z - y)))
+        return Distance(0.0, bound, bound)
+
+    def value_after(self, z: Tensor, y: Tensor, r: Step) -> float | None:
+        """h(y) at y = prox_{h/r}(z), where it is known."""
+        return None
 
 
 class Penalty(Prox):
@@ -121,6 +148,16 @@ class Penalty(Prox):
     @abstractmethod
     def subdifferential_distance(self, y: Tensor, g: Tensor) -> float:
         """dist(g, dh(y)), the Euclidean distance of g to the subdifferential at y."""
+
+    def distance(self, y: Tensor, g: Tensor, r: Step) -> Distance:
+        exact = self.subdifferential_distance(y, g)
+        return Distance(exact, exact, exact)
+
+    def distance_after(self, z: Tensor, y: Tensor, g: Tensor, r: Step) -> Distance:
+        return self.distance(y, g, r)
+
+    def value_after(self, z: Tensor, y: Tensor, r: Step) -> float | None:
+        return self.value(y)
 
 
 def _refuse_kind(name: str, value: object, kind: type, cure: str) -> None:
@@ -204,12 +241,21 @@ class Problem:
             total += By
         return total if self.c is None else total.sub_(self.c)
 
-    def objective(self, x: Tensor, ys: Sequence[Tensor]) -> float | None:
-        """F(x) + sum_j h_j(y_j), with y = A x - c where B = -I and h is finite; None if some h has no value."""
-        if not all(isinstance(h, Penalty) for h in self.hs):
-            return None
+    def objective(
+        self, x: Tensor, ys: Sequence[Tensor], zs: Sequence[Tensor] = (), rs: Sequence[Any] = ()
+    ) -> float | None:
+        """F(x) + sum_j h_j(y_j), with y = A x - c where B = -I and h is finite; None if some h has no value.
+
+        A denoiser's h is known after a y-step only: give the arguments zs and the weights rs of the proxes.
+        """
         penalties = [h for h in self.hs if isinstance(h, Penalty)]
-        if self.explicit and not penalties[0].indicator:
-            ys = (self.A(x) if self.c is None else self.A(x) - self.c,)
-        smooth = float(self.f.value(x, self.f.full()))
-        return smooth + sum(h.value(y) for h, y in zip(penalties, ys, strict=True))
+        if len(penalties) == len(self.hs):
+            if self.explicit and not penalties[0].indicator:
+                ys = (self.A(x) if self.c is None else self.A(x) - self.c,)
+            values: list[float | None] = [h.value(y) for h, y in zip(penalties, ys, strict=True)]
+        else:
+            values = [h.value_after(z, y, r) for h, z, y, r in zip(self.hs, zs, ys, rs, strict=bool(zs))]
+        known = [value for value in values if value is not None]
+        if len(known) < len(self.hs):
+            return None
+        return float(self.f.value(x, self.f.full())) + sum(known)

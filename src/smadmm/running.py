@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Protocol
 
@@ -24,9 +24,11 @@ from tqdm import tqdm
 
 from smadmm import checkpoint as checkpoints
 from smadmm.certificate import certify as certificate_of
+from smadmm.estimators import Estimate
 from smadmm.extras import needs
 from smadmm.losses.stream import StreamEnded
 from smadmm.problem import Penalty, Problem
+from smadmm.sampling import next_kept
 from smadmm.solver import State
 
 EXPLOSION = 1e8  # growth of |x| that counts as divergence
@@ -40,6 +42,8 @@ class Solver(Protocol):
 
     @property
     def problem(self) -> Problem: ...
+    @property
+    def seed(self) -> int: ...
     def init(self, x: Tensor) -> State: ...
     def step(self, s: State) -> State: ...
 
@@ -123,11 +127,18 @@ class Diverged(FloatingPointError):
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """Where a run ended, what it recorded, and why it stopped; `x` is the answer of the method."""
+    """Where a run ended, what it recorded, and why it stopped; `x` is the answer of the method.
+
+    `best` is the state with the smallest recorded certificate, where it was recorded. `random` is that of an iteration
+    drawn uniformly from all of the run, the output of which the theorems speak, where it was asked for. Both go without
+    what an estimator carries beside v.
+    """
 
     state: State
     history: History
     reason: Reason
+    best: State | None = None
+    random: State | None = None
 
     @property
     def x(self) -> Tensor:
@@ -202,8 +213,7 @@ class Stop:
         return None
 
     def after_record(self, history: History) -> Reason | None:
-        column = "certificate_high" if "certificate_high" in history else "certificate"
-        if self.certificate is not None and history[column][-1] <= self.certificate:
+        if self.certificate is not None and _certified(history)[-1] <= self.certificate:
             return Reason.CERTIFICATE
         if self.patience is not None and history.rows >= 3 * self.patience:
             values, window = history["objective"], self.patience
@@ -211,6 +221,11 @@ class Stop:
             if min(means[-window:]) >= min(means[:-window]):
                 return Reason.PATIENCE
         return None
+
+
+def _certified(history: History) -> list[float]:
+    """What certificates are judged by: the upper ends of sampled ones."""
+    return history["certificate_high" if "certificate_high" in history else "certificate"]
 
 
 @dataclass(frozen=True)
@@ -223,13 +238,15 @@ class Recorder:
     certify: bool
     sample: int | None
 
-    def row(self, s: State, seconds: float) -> dict[str, float]:
+    def row(self, s: State, seconds: float, costly: bool = True) -> dict[str, float]:
+        """Without what is `costly`: the objective and the certificate."""
         row: dict[str, float] = {"k": s.k, "sfo": s.sfo, "seconds": seconds}
-        if self.objective and self.problem.f.n is not None:
-            value = self.problem.objective(s.answer, s.ys)
+        if costly and self.objective and self.problem.f.n is not None:
+            zs = s.zs if s.mean is None else ()  # the value of a denoiser is known at the last y, not at averages
+            value = self.problem.objective(s.answer, s.ys, zs, s.rs)
             if value is not None:
                 row["objective"] = value
-        if self.certify:
+        if costly and self.certify:
             averaged = s.mean is not None and self.problem.explicit
             parts = certificate_of(self.problem, s, self.sample, averaged=averaged, seed=s.k)
             row.update(certificate=parts.total, gradient=parts.gradient)
@@ -277,22 +294,29 @@ class _Saver:
             return k % self.iterations == 0
         return time.monotonic() - self.last >= self.seconds
 
-    def save(self, s: State, history: History, clock: float) -> None:
+    def save(self, s: State, extra: Mapping[str, Any], others: Mapping[str, State]) -> None:
         if self.path is None:
             return
         folder = os.path.dirname(os.path.abspath(self.path))
         if not os.path.isdir(folder) or os.path.isdir(self.path):
             raise ValueError(f"the checkpoint {self.path} cannot be written: give a file in a folder that exists")
-        checkpoints.save(self.path, s, self.settings, {"history": history.columns, "seconds": clock})
+        checkpoints.save(self.path, s, self.settings, extra, others)
         self.last = time.monotonic()
 
 
-class _Running:
-    """A run under way: its state, history and clock."""
+def _without_tables(s: State) -> State:
+    """The state to keep, not to go on from: of an estimate v, its point and its price."""
+    return replace(s, est=Estimate(s.est.v, s.est.at, s.est.sfo))
 
-    def __init__(self, solver: Solver, stop: Stop, recorder: Recorder, saver: _Saver):
-        self.solver, self.stop, self.recorder, self.saver = solver, stop, recorder, saver
-        self.history, self.clock = History(), 0.0
+
+class _Running:
+    """A run under way: its state, history and clock, and the states that it keeps (`best`, `random`)."""
+
+    def __init__(self, solver: Solver, stop: Stop, recorder: Recorder, saver: _Saver, random: bool, sparse: int):
+        self.solver, self.stop, self.recorder, self.saver, self.sparse = solver, stop, recorder, saver, sparse
+        self.history, self.clock, self.lowest = History(), 0.0, math.inf
+        self.kept: dict[str, State] = {}
+        self.next = 1 if random else 0  # the iteration of this run that becomes `random`
 
     def begin(self, start: Tensor | State, resume: bool) -> None:
         path = self.saver.path
@@ -302,14 +326,28 @@ class _Running:
             device = start.device if isinstance(start, Tensor) else start.x.device
             self.state, extra = checkpoints.load(path, self.saver.settings, device)
             self.history, self.clock = History(extra["history"]), extra["seconds"]
+            self.first = extra.get("first", 0)
+            self._keep_on(extra)
         else:
             begin = time.perf_counter()
             self.state = start if not isinstance(start, Tensor) else self.solver.init(start)
-            self.clock = time.perf_counter() - begin
+            self.clock, self.first = time.perf_counter() - begin, self.state.k
             self.save()  # at once: a path that cannot be written to is found now, not hours later
         if not self.history.rows:
             self.record()
         self.limit = EXPLOSION * (1 + float(torch.linalg.vector_norm(self.state.x)))
+
+    def _keep_on(self, extra: Mapping[str, Any]) -> None:
+        """What the checkpoint kept; a random iterate can be drawn from all iterations or not at all."""
+        self.kept = {name: extra[name] for name in ("best", "random") if name in extra}
+        if "best" in self.kept:
+            self.lowest = min(value for value in _certified(self.history) if not math.isnan(value))
+        if not self.next:
+            self.kept.pop("random", None)
+        elif "random" in self.kept:
+            self.next = next_kept(self.solver.seed, self.kept["random"].k - self.first)
+        elif self.state.k > self.first:
+            raise ValueError(f"{self.saver.path} was written without random_iterate; go on without it, or start anew")
 
     def step(self) -> Reason | None:
         """One iteration, timed and checked."""
@@ -322,16 +360,24 @@ class _Running:
         _check_estimate(self.state, last)
         trouble = trouble_of(self.state, self.limit)
         if trouble:
-            self.saver.save(last, self.history, self.clock)
+            self.state = last
+            self.save()
             raise Diverged(f"{trouble}. The state of iteration {last.k} is kept", last, self.history)
+        done = self.state.k - self.first
+        if done == self.next:
+            self.kept["random"], self.next = _without_tables(self.state), next_kept(self.solver.seed, done)
         return self.stop.after_step(self.state, self.clock)
 
-    def record(self) -> Reason | None:
-        self.history.append(self.recorder.row(self.state, self.clock))
-        return self.stop.after_record(self.history) if self.state.k else None
+    def record(self, last: bool = False) -> Reason | None:
+        costly = last or self.history.rows % self.sparse == 0
+        self.history.append(self.recorder.row(self.state, self.clock, costly))
+        if costly and self.recorder.certify and _certified(self.history)[-1] < self.lowest:
+            self.kept["best"], self.lowest = _without_tables(self.state), _certified(self.history)[-1]
+        return self.stop.after_record(self.history) if costly and self.state.k else None
 
     def save(self) -> None:
-        self.saver.save(self.state, self.history, self.clock)
+        extra = {"history": self.history.columns, "seconds": self.clock, "first": self.first}
+        self.saver.save(self.state, extra, self.kept)
 
     @property
     def in_gradients(self) -> bool:
@@ -363,6 +409,8 @@ def run(
     objective: bool = True,
     certify: bool = False,
     certify_sample: int | None = None,
+    sparse: int = 1,
+    random_iterate: bool = False,
     callback: Callable[[State], bool | None] | None = None,
     progress: bool = True,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -373,17 +421,22 @@ def run(
     """Run a solver from x (or a state) until a stop rule holds.
 
     A row of history is recorded at the start, every `every` iterations and at the end. `callback(state)` may return
-    True to stop. With `resume` the run continues from `checkpoint` if that file exists.
+    True to stop. With `resume` the run continues from `checkpoint` if that file exists. The objective and the
+    certificate, which cost full gradients, are in every `sparse`-th row and in the last. `random_iterate` keeps the
+    state of an iteration drawn at random: `Result.random`.
     """
-    _check_arguments(solver, start, stop, every, checkpoint_iterations)
+    _check_arguments(
+        solver, start, stop, {"every": every, "sparse": sparse, "checkpoint_iterations": checkpoint_iterations}
+    )
     certify = certify or stop.certificate is not None
     if certify and certify_sample is None and solver.problem.f.n is None:
         raise ValueError("a stream is certified from samples; give certify_sample, at least 32")
     recorder = Recorder(solver.problem, metrics or {}, objective or stop.patience is not None, certify, certify_sample)
-    running = _Running(solver, stop, recorder, _Saver(solver, checkpoint, checkpoint_iterations, checkpoint_seconds))
+    saver = _Saver(solver, checkpoint, checkpoint_iterations, checkpoint_seconds)
+    running = _Running(solver, stop, recorder, saver, random_iterate, sparse)
     running.begin(start, resume)
     reason = _advance(running, every, callback, progress)
-    return Result(running.state, running.history, reason)
+    return Result(running.state, running.history, reason, running.kept.get("best"), running.kept.get("random"))
 
 
 def _advance(running: _Running, every: int, callback: Callable[[State], bool | None] | None, progress: bool) -> Reason:
@@ -397,7 +450,7 @@ def _advance(running: _Running, every: int, callback: Callable[[State], bool | N
             if callback is not None and callback(running.state):
                 reason = reason or Reason.CALLBACK
             if running.state.k % every == 0 or reason:
-                reached = running.record()
+                reached = running.record(last=reason is not None)
                 reason = reason or reached
                 running.show(bar)
             bar.update(running.progress - bar.n)
@@ -406,22 +459,24 @@ def _advance(running: _Running, every: int, callback: Callable[[State], bool | N
             if running.saver.due(running.state.k) and not reason:
                 running.save()
     if running.history["k"][-1] != running.state.k and reason is not Reason.INTERRUPTED:
-        running.record()
+        running.record(last=True)
     running.save()
     return reason
 
 
-def _check_arguments(solver: Solver, start: Any, stop: Any, every: int, checkpoint_iterations: int | None) -> None:
+def _check_arguments(solver: Solver, start: Any, stop: Any, counts: Mapping[str, int | None]) -> None:
     if not isinstance(start, (Tensor, State)):
         raise TypeError(f"a run starts from a tensor x or a State, got {type(start).__name__}; use torch.from_numpy")
     if not isinstance(stop, Stop):
         raise TypeError(f"stop is a Stop, such as Stop(iterations=100), got {stop!r}")
-    for name, value in (("every", every), ("checkpoint_iterations", checkpoint_iterations)):
+    for name, value in counts.items():
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
     problem = solver.problem
     if stop.patience is not None and (problem.f.n is None or not all(isinstance(h, Penalty) for h in problem.hs)):
         raise ValueError("patience needs an objective, which a stream or a denoiser does not have; use another rule")
+    if stop.patience is not None and counts["sparse"] != 1:
+        raise ValueError("patience looks at the objective in every row; leave sparse at 1")
 
 
 def _check_estimate(s: State, last: State) -> None:

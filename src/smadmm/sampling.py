@@ -51,6 +51,15 @@ class Rng(np.random.Generator):
         return start
 
 
+def next_kept(seed: int, k: int) -> int:
+    """When one of 1, 2, ..., K is to be kept, each with probability 1/K whatever K: the one that replaces k.
+
+    P(next > m) = k/m, from random numbers that no iteration uses.
+    """
+    u = 1 - np.random.Generator(_philox(seed, 3 * 2**62 + k)).random()
+    return int(k / u) + 1
+
+
 def iid(rng: Rng, n: int, size: int) -> Indices:
     """Independent draws with replacement: what the theorems are about."""
     rng.take(size)

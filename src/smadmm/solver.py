@@ -6,7 +6,7 @@
     v+   = the estimator's, at x+                                                                      line 6
 
 rho may be a positive number or a tensor of row weights; where a rule sets the step s, eta, rho and r are
-divided by it.
+divided by it. A denoiser D = prox_phi is the prox of h = r phi: r is the weight of the prior then, and stays fixed.
 A step is a pure function of its state; the randomness of iteration k is keyed by (seed, k).
 """
 
@@ -54,6 +54,8 @@ class State:
     products: int = 0  # sample gradients that x-steps computed
     mean: Mean | None = None
     stepsize: StepSize | None = None
+    zs: tuple[Tensor, ...] = ()  # what the proxes of the last y-step were applied to: y = prox_{h/r}(z) ...
+    rs: tuple[Any, ...] = ()  # ... and their weights r; before the first step those it will have
 
     @property
     def y(self) -> Any:
@@ -142,7 +144,10 @@ class ADMM:
         est = self.estimator.init(p.f, x, rng)
         mean = None if self.average is None else Mean(x, lam, 0.0)
         stepsize = None if self.stepsize is None else self.stepsize.init(x, est.v)
-        return State(k=0, x=x, ys=ys, lam=lam, est=est, Ax=Ax, Bys=Bys, drawn=rng.drawn, mean=mean, stepsize=stepsize)
+        s_1 = 1.0 if stepsize is None else stepsize.step
+        rs = _numbers([r(1) / s_1 for r in self.rs])
+        begun = State(k=0, x=x, ys=ys, lam=lam, est=est, Ax=Ax, Bys=Bys, drawn=rng.drawn)
+        return replace(begun, mean=mean, stepsize=stepsize, rs=rs)
 
     def _first_ys(self, Ax: Tensor, y: Tensor | Sequence[Tensor] | None) -> tuple[Tensor, ...]:
         p = self.problem
@@ -162,11 +167,12 @@ class ADMM:
         p, k = self.problem, s.k + 1
         s_k = 1.0 if s.stepsize is None else s.stepsize.step
         rho, eta = self.rho(k) / s_k, self.eta(k) / s_k
-        ys, Bys = list(s.ys), list(s.Bys)
+        ys, Bys, zs, rs = list(s.ys), list(s.Bys), [], []
         for j, (h, B, r_j) in enumerate(zip(p.hs, p.Bs, self.rs, strict=True)):  # line 3
             w = _add(_less_blocks(s.lam, rho, Bys, p.c), -rho, s.Ax)  # lam - rho (A x + B y - c)
-            r = r_j(k) / s_k
-            ys[j] = h.prox(_plus(ys[j], 1 / r, B.T(w)), 1 / r)
+            rs.append(r_j(k) / s_k)
+            zs.append(_plus(ys[j], 1 / rs[j], B.T(w)))
+            ys[j] = h.prox(zs[j], 1 / rs[j])
             Bys[j] = B(ys[j])
         base = _less_blocks(s.lam, rho, Bys, p.c)  # lam - rho (B y+ - c)
         w = _plus(base, -rho, s.Ax)  # lam - rho (A x + B y+ - c)
@@ -184,13 +190,18 @@ class ADMM:
             stepsize = self.stepsize.update(s.stepsize, x, s.x, est.v, k)
         price = s.products + self.x_step.sfo
         new = State(k=k, x=x, ys=tuple(ys), lam=lam, est=est, Ax=Ax, Bys=tuple(Bys), drawn=rng.drawn, products=price)
-        return replace(new, mean=mean, stepsize=stepsize)
+        return replace(new, mean=mean, stepsize=stepsize, zs=tuple(zs), rs=_numbers(rs))
 
     def steps(self, s: State) -> Iterator[State]:
         """The states after s, one by one, without end."""
         while True:
             s = self.step(s)
             yield s
+
+
+def _numbers(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Plain numbers or tensors, as checkpoints hold them, whatever schedules return."""
+    return tuple(value if isinstance(value, Tensor) else float(value) for value in values)
 
 
 def _plus(x: Tensor, scale: Any, y: Tensor) -> Tensor:
@@ -254,6 +265,17 @@ def _proximal_weights(
     return schedules
 
 
+def _refuse_changing_prior(solver: ADMM) -> None:
+    """With a denoiser r decides what is solved, so it must not change on the way."""
+    for h, r in zip(solver.problem.hs, solver.rs, strict=True):
+        if h.ignores_step and (solver.stepsize is not None or len({r(k) for k in CHECKED_ITERATIONS}) > 1):
+            how = f"from {r(1):.4g} to {r(CHECKED_ITERATIONS[-1]):.4g}" if solver.stepsize is None else "with the step"
+            raise ValueError(
+                f"r, the weight of the prior {type(h).__name__}, would change {how} on the way, and with it the "
+                "problem; give numbers for rho and r, and no stepsize rule"
+            )
+
+
 def _validate(solver: ADMM) -> None:
     """Positive parameters, and eta >= rho |A|^2 for the linearised x-step."""
     for k in CHECKED_ITERATIONS:
@@ -265,6 +287,7 @@ def _validate(solver: ADMM) -> None:
     weighted = isinstance(solver.rho(1), Tensor)
     if weighted and not all(h.separable for h in solver.problem.hs):
         raise ValueError("row weights (a tensor rho) need functions h that act entry by entry, such as L1 or Box")
+    _refuse_changing_prior(solver)
     if isinstance(solver.x_step, (Exact, Conjugate)):
         shapes = (solver.x_step.A.in_shape, solver.problem.A.in_shape)
         if None not in shapes and shapes[0] != shapes[1]:

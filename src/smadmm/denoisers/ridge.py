@@ -132,19 +132,24 @@ def _have_parity(filters: Tensor) -> bool:
     return good
 
 
-def _profile_values(t: Tensor, slopes: Tensor, spacing: float) -> Tensor:
-    """psi_c of the responses t (N x C x H x W)."""
+def value_pieces(slopes: Tensor, spacing: float) -> tuple[Tensor, Tensor, Tensor]:
+    """psi_c(t) = start + (offset + slope t / 2) t on each piece: start, offset and slope (C x 2J+2)."""
     offset, slope = spline_pieces(slopes, spacing)
     count, half = slope.shape[1], slope.shape[1] // 2
-    knot = spacing * (torch.arange(count, dtype=t.dtype, device=t.device) - half)  # left end of each piece
+    knot = spacing * (torch.arange(count, dtype=slope.dtype, device=slope.device) - half)  # left end of each piece
     knot[0] = knot[1]
     phi = offset + slope * knot
     rise = (phi[:, half:-1] * spacing + slopes * spacing**2 / 2).cumsum(1)
     right = F.pad(rise, (1, 0))  # psi at the knots 0, spacing, ...
-    base = torch.cat([right[:, -1:], right.flip(1)[:, :-1], right], 1)
-    piece = _pieces(t.detach(), count, spacing)
-    beyond = t - knot.expand_as(slope).flatten()[piece]
-    return base.flatten()[piece] + phi.flatten()[piece] * beyond + slope.flatten()[piece] * beyond**2 / 2
+    at_knot = torch.cat([right[:, -1:], right.flip(1)[:, :-1], right], 1)
+    return at_knot - (offset + slope * knot / 2) * knot, offset, slope
+
+
+def _profile_values(t: Tensor, slopes: Tensor, spacing: float) -> Tensor:
+    """psi_c of the responses t (N x C x H x W)."""
+    start, offset, slope = value_pieces(slopes, spacing)
+    piece = _pieces(t.detach(), slope.shape[1], spacing)
+    return start.flatten()[piece] + (offset.flatten()[piece] + slope.flatten()[piece] * t / 2) * t
 
 
 class Ridge(nn.Module):
@@ -181,7 +186,12 @@ class Ridge(nn.Module):
         return _reflected(height, self.radius // 2, x.device), _reflected(width, self.radius // 2, x.device)
 
     def forward(self, x: Tensor) -> Tensor:
-        """g of every image of a batch N x 1 x H x W."""
+        """g of every image of a batch N x 1 x H x W; compiled where no derivatives are asked for, as `gradient` is."""
+        if not torch.is_grad_enabled() and x.device.type == "cpu" and find_spec("numba") is not None:
+            from smadmm.denoisers.ridge_cpu import valid_values
+
+            tables = value_pieces(self.slopes.double(), self.spacing)
+            return valid_values(_extend(x[:, 0], *self._places(x)), self.filters, tables, self.spacing, self.singles)
         t = F.conv2d(_extend(x[:, 0], *self._places(x))[:, None], mirrored(self.filters, self.singles)[:, None])
         return _profile_values(t, repeated(self.slopes, self.singles), self.spacing).sum((1, 2, 3))
 

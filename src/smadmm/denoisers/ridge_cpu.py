@@ -107,6 +107,17 @@ class _Strips:
             total.addmm_(part, column.t())
 
 
+def valid_values(x: Tensor, filters: Tensor, tables: tuple[Tensor, ...], spacing: float, singles: int) -> Tensor:
+    """g of every image of N x H x W without padding, from `smadmm.denoisers.ridge.value_pieces`."""
+    strips, of_x = _Strips(x, filters, singles), list(x.contiguous().numpy())
+    start, offset, slope = (table[strips.order].double().numpy() for table in tables)
+    values = [0.0] * len(x)
+    for image, row, rows in strips:
+        t = strips.responses("x", of_x[image], row, rows)
+        values[image] += kernels.spline_sum(t.whole, start, offset, slope, 1 / spacing, strips.piece)
+    return x.new_tensor(values)
+
+
 class ValidGradient(torch.autograd.Function):
     """`smadmm.denoisers.ridge.valid_gradient`, and its derivatives: of singles those within their parity."""
 

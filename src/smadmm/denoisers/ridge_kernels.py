@@ -117,6 +117,23 @@ def spline(t: Array, offset: Array, slope: Array, inverse_spacing: float, piece:
 
 
 @compiled()
+def spline_sum(
+    t: Array, start: Array, offset: Array, slope: Array, inverse_spacing: float, piece: NDArray[np.int32]
+) -> float:
+    """The sum of psi(t) = start + (offset + slope t / 2) t, psi' = phi."""
+    total = 0.0
+    for c in range(t.shape[0]):
+        base, a, b = start[c], offset[c], slope[c]
+        for first in range(0, t.shape[1], BLOCK):
+            block = t[c, first : first + BLOCK]
+            _pieces(block, inverse_spacing, a.size, piece)
+            for n in range(block.size):
+                p, u = np.uint64(piece[n]), np.float64(block[n])
+                total += base[p] + (a[p] + 0.5 * b[p] * u) * u
+    return total
+
+
+@compiled()
 def butterfly(t: Array, starts: NDArray[np.int64], count: int) -> None:
     """Replace the rows starts + n of t, for each n < count, by their sums with the signs ++++, +-+-, ++--, +--+."""
     for n in range(count):

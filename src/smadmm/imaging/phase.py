@@ -12,7 +12,7 @@ import copy
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from smadmm.losses import AmplitudeLoss
 from smadmm.losses.phase import constant_start, spectral_start
 from smadmm.operators import CodedDiffraction
 from smadmm.operators.diffraction import PIECE
-from smadmm.problem import Prox, Step
+from smadmm.problem import Distance, Prox, Step
 from smadmm.proxes import Zero
 from smadmm.running import Result, Stop, run
 from smadmm.solver import State
@@ -42,6 +42,7 @@ TOP = 0.999  # the quantile that becomes 1
 QUANTITIES = ("amplitudes", "intensities")
 STARTS = {"constant": constant_start, "spectral": spectral_start}
 CHECKPOINT = "run.checkpoint"
+PARTS = (torch.real, torch.imag)
 
 
 def retrieve(
@@ -173,8 +174,25 @@ class ComplexProx(Prox):
 
     real: Prox
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ignores_step", self.real.ignores_step)
+
     def prox(self, v: Tensor, t: Step) -> Tensor:
         return torch.complex(self.real.prox(v.real.contiguous(), t), self.real.prox(v.imag.contiguous(), t))
+
+    def distance(self, y: Tensor, g: Tensor, r: Step) -> Distance:
+        return _together(self.real.distance(part(y), part(g), r) for part in PARTS)
+
+    def distance_after(self, z: Tensor, y: Tensor, g: Tensor, r: Step) -> Distance:
+        return _together(self.real.distance_after(part(z), part(y), part(g), r) for part in PARTS)
+
+    def value_after(self, z: Tensor, y: Tensor, r: Step) -> float | None:
+        values = [self.real.value_after(part(z), part(y), r) for part in PARTS]
+        return None if None in values else sum(value for value in values if value is not None)
+
+
+def _together(distances: Iterable[Distance]) -> Distance:
+    return Distance(*(math.hypot(*ends) for ends in zip(*distances, strict=True)))
 
 
 class Patterns:

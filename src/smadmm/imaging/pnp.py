@@ -66,8 +66,8 @@ def pnp(
 ) -> ADMM | RED:
     """A solver for `run`. eta is the inverse step, by default 1 + rho: for 1-smooth losses, as those of images are.
 
-    rho is the weight of the prior (tau of RED) and stays fixed: with a denoiser it decides what is solved. `a` is the
-    momentum of smadmm.
+    rho is the weight of the prior (the r of ADMM, the tau of RED) and stays fixed: with a denoiser it decides what is
+    solved. `a` is the momentum of smadmm.
     """
     if a is not None and method != "smadmm":
         raise ValueError(f"only smadmm has a momentum a, {method} does not; leave it out")

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
 
-from smadmm.denoisers import GradientStep, load, shipped
+from smadmm.denoisers import load, shipped
 from smadmm.problem import Prox
 from smadmm.proxes import Denoised, Zero
 from smadmm.proxes.total_variation import TV
@@ -31,19 +30,6 @@ class Prior:
     prox: Callable[[float], Prox]
 
 
-class Within(nn.Module):
-    """A denoiser whose images are cut to [low, high]."""
-
-    def __init__(self, denoiser: GradientStep, low: float, high: float):
-        super().__init__()
-        self.denoiser, self.low, self.high = denoiser, low, high
-        self.lipschitz = denoiser.lipschitz
-
-    def forward(self, x: Tensor) -> Tensor:
-        image: Tensor = self.denoiser(x)
-        return image.clamp(self.low, self.high)
-
-
 def find_prior(name: str, device: torch.device | str = "cpu", limits: tuple[float, float] = (0.0, 1.0)) -> Prior:
     """A prior: tv, none, the name of a shipped denoiser, or a file of weights (.safetensors)."""
     if name == "none":
@@ -54,5 +40,5 @@ def find_prior(name: str, device: torch.device | str = "cpu", limits: tuple[floa
         raise ValueError(f"no prior {name!r}; there are {', '.join(shipped())}, tv, none, or a file .safetensors")
     denoiser = load(name)
     assert denoiser.sigma is not None  # files of weights state it
-    h = Denoised(Within(denoiser.to(device), *limits), image=True)
+    h = Denoised(denoiser.to(device), image=True, limits=limits)
     return Prior(name, denoiser.sigma, denoiser.lipschitz, lambda rho: h)

@@ -63,7 +63,8 @@ class Fit:
         """Of the answer."""
         gradient, subdifferential, feasibility = (self.history[name][-1] for name in PARTS)
         total = gradient + subdifferential + feasibility
-        return Certificate(gradient, subdifferential, feasibility, low=total, high=total)
+        parts = (gradient, subdifferential, feasibility)
+        return Certificate(*parts, total, total, subdifferential, subdifferential)
 
 
 class _Course:

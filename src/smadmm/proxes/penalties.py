@@ -5,14 +5,16 @@ Penalties also give h(y) and dist(g, dh(y)). Magnitudes are complex ones where y
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from smadmm.problem import Penalty, Prox, Step
+from smadmm.problem import Distance, Penalty, Prox, Step
 
 
 def _length(x: Tensor) -> float:
@@ -214,9 +216,23 @@ class Simplex(Penalty):
         )
 
 
+@runtime_checkable
+class HasPotential(Protocol):
+    """A denoiser D = I - grad g that knows g, and a bound of Lip(grad g)."""
+
+    lipschitz: float | None
+
+    def potential(self, x: Tensor) -> Tensor: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Denoised(Prox):
-    """A denoiser D in the place of prox: y = D(v), whatever t is. With a denoiser rho is the weight of the prior.
+    """A denoiser D in the place of prox: y = D(v), whatever t is; what it makes is cut to `limits`, if they are given.
+
+    So h is r phi with D = prox_phi: the weight of the prior is the r of the solver, which is rho unless you choose r.
+    A gradient step D = I - grad g with Lip(grad g) < 1 is such a prox; where nothing is cut,
+        grad phi(y) = z - y,  phi(y) = g(z) - 1/2 |z - y|^2  at y = D(z).
+    Where values are cut this is the least that phi(y) can be: g(z) = min phi + 1/2 |. - z|^2.
 
     Images H x W and C x H x W are handed over as 1 x C x H x W if `image` is set, as most networks want them. D is
     called with the image alone: fix other arguments first, as in Denoised(lambda x: network(x, 0.05), image=True). The
@@ -225,6 +241,8 @@ class Denoised(Prox):
 
     denoiser: Callable[[Tensor], Tensor]
     image: bool = False
+    limits: tuple[float, float] | None = None
+    ignores_step = True
 
     def __post_init__(self) -> None:
         if not callable(self.denoiser):
@@ -245,10 +263,39 @@ class Denoised(Prox):
             stacklevel=4,
         )
 
+    def _images(self, v: Tensor) -> Tensor:
+        return v.reshape(1, -1, *v.shape[-2:]) if self.image and v.ndim <= 3 else v
+
+    def _known_step(self) -> HasPotential | None:
+        """The denoiser, if it is known to be a gradient step and a prox."""
+        D = self.denoiser
+        return D if isinstance(D, HasPotential) and isinstance(D.lipschitz, (int, float)) and D.lipschitz < 1 else None
+
+    def distance(self, y: Tensor, g: Tensor, r: Step) -> Distance:
+        """The prox residual; with L = Lip(I - D) the distance is between 1/(1 + L) and 1/(1 - L) times that."""
+        residual, D = super().distance(y, g, r).value, self._known_step()
+        if D is None or D.lipschitz is None or self.limits is not None:
+            return Distance(0.0, residual, math.inf)
+        return Distance(residual / (1 + D.lipschitz), residual, residual / (1 - D.lipschitz))
+
+    def distance_after(self, z: Tensor, y: Tensor, g: Tensor, r: Step) -> Distance:
+        """|g - r (z - y)|: exact for a gradient step where nothing is cut; nothing is known of other denoisers."""
+        value = _length(g - r * (z - y))
+        inside = self.limits is None or (float(y.min()) > self.limits[0] and float(y.max()) < self.limits[1])
+        return Distance(value, value, value) if inside and self._known_step() else Distance(0.0, value, math.inf)
+
+    def value_after(self, z: Tensor, y: Tensor, r: Step) -> float | None:
+        """r phi(y), of a gradient step."""
+        D = self._known_step()
+        if D is None:
+            return None
+        with torch.no_grad():
+            return float(r) * (float(D.potential(self._images(z)).sum()) - 0.5 * _length(z - y) ** 2)
+
     def prox(self, v: Tensor, t: Step) -> Tensor:
         self._warn_once()  # it may have been measured since
         with torch.no_grad():
-            x = v.reshape(1, -1, *v.shape[-2:]) if self.image and v.ndim <= 3 else v
+            x = self._images(v)
             y = self.denoiser(x)
         if not isinstance(y, Tensor):
             raise TypeError(f"the denoiser made {type(y).__name__} of a tensor; let it return torch.from_numpy(...)")
@@ -257,4 +304,5 @@ class Denoised(Prox):
                 f"the denoiser made shape {tuple(y.shape)} of {tuple(x.shape)}; it must keep the size of images, "
                 "and for networks set image=True"
             )
+        y = y if self.limits is None else y.clamp(*self.limits)
         return y.reshape(v.shape)

@@ -7,12 +7,13 @@ unless max_iterations ends it first.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from smadmm.problem import Penalty, Step
+from smadmm.problem import Distance, Penalty, Step
 
 
 def _differences(y: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,11 +52,14 @@ class TV(Penalty):
         return self.weight * float(_magnitude(*_differences(y)).sum())
 
     def prox(self, v: Tensor, t: Step) -> Tensor:
+        return self.solve(v, float(t) * self.weight)[0]
+
+    def solve(self, v: Tensor, weight: float) -> tuple[Tensor, float]:
+        """y close to argmin 1/2 |y - v|^2 + weight TV(y), and the duality gap: 1/2 |y - y*|^2 <= gap."""
         if v.ndim < 2:
             raise ValueError(f"TV needs an image with at least two axes, got shape {tuple(v.shape)}")
-        weight = float(t) * self.weight
         if weight == 0:
-            return v
+            return v, 0.0
         allowed = 0.5 * (self.accuracy * float(torch.linalg.vector_norm(v))) ** 2
         p = q = (torch.zeros_like(v), torch.zeros_like(v))
         momentum, y = 1.0, v
@@ -76,22 +80,22 @@ class TV(Penalty):
             if iteration % 10 == 0:
                 y = v - weight * _adjoint(*p)
                 slope = _differences(y)
-                # gap = w TV(y) - w <D y, p>, and 1/2 |y - y*|^2 <= gap
-                gap = weight * float((_magnitude(*slope) - slope[0] * p[0] - slope[1] * p[1]).sum())
+                gap = _gap(weight, slope, p)
                 if gap <= allowed:
-                    return y
-        return v - weight * _adjoint(*p)
+                    return y, gap
+        y = v - weight * _adjoint(*p)
+        return y, _gap(weight, _differences(y), p)
 
     def subdifferential_distance(self, y: Tensor, g: Tensor) -> float:
-        """min |g - w D'p| over p = D y / |D y| where D y is not zero, |p| <= 1 elsewhere (gradient projection).
+        """min |g - w D'p| over p = D y / |D y| where D y is not zero, |p| <= 1 elsewhere.
 
-        Differences within `accuracy`, to which the prox knows y, count as zero.
+        By gradient projection, which comes from above.
         """
         if self.weight == 0:
             return float(torch.linalg.vector_norm(g))
         slope = _differences(y)
         size = _magnitude(*slope)
-        flat = size <= self.accuracy * float(y.abs().max())
+        flat = size == 0
         safe = torch.where(flat, torch.ones_like(size), size)
         fixed = (slope[0] / safe, slope[1] / safe)
         p = q = (torch.where(flat, 0.0, fixed[0]), torch.where(flat, 0.0, fixed[1]))
@@ -106,3 +110,24 @@ class TV(Penalty):
             q = (new[0] + pull * (new[0] - p[0]), new[1] + pull * (new[1] - p[1]))
             p, momentum = new, following
         return float(torch.linalg.vector_norm(g - self.weight * _adjoint(*p)))
+
+    def distance(self, y: Tensor, g: Tensor, r: Step) -> Distance:
+        """Exact where every slope is zero or clearly not; elsewhere the value is the prox residual, a lower bound.
+
+        The prox knows y within `accuracy` only: a slope below that may stand for one that is zero at the point meant,
+        near which the distance may be far smaller than at y. There the value is |r (y - prox(y + g/r))|, widened by
+        what the inner solver may be off, sqrt(2 r gap) with the gap of h(y) + r/2 |y - v|^2; `high` is exact.
+        """
+        exact = self.subdifferential_distance(y, g)
+        size = _magnitude(*_differences(y))
+        unclear = (size > 0) & (size <= self.accuracy * float(y.abs().max()))
+        if not bool(unclear.any()):
+            return Distance(exact, exact, exact)
+        near, gap = self.solve(y + g / r, self.weight / float(r))
+        residual, width = float(r) * float(torch.linalg.vector_norm(y - near)), float(r) * math.sqrt(2 * gap)
+        return Distance(min(max(residual - width, 0.0), exact), min(residual + width, exact), exact)
+
+
+def _gap(weight: float, slope: tuple[Tensor, Tensor], p: tuple[Tensor, Tensor]) -> float:
+    """weight (TV(y) - <D y, p>), the duality gap of the prox."""
+    return weight * max(float((_magnitude(*slope) - slope[0] * p[0] - slope[1] * p[1]).sum()), 0.0)

@@ -8,6 +8,7 @@ at all.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,10 @@ from smadmm.report.pictures import gray, png
 
 NUMBERS = ("snr", "ssim", "snr_fbp", "ssim_fbp", "snr_fit", "ssim_fit", "residual", "residual_fbp", "relative_noise",
            "iterations", "sfo", "seconds", "rho", "noise")  # fmt: skip
-LABELS = {"snr": "SNR (dB)", "residual": "|Ax - b| / |b|"}
+LABELS = {"snr": "SNR (dB)", "residual": "|Ax - b| / |b|", "objective": "objective F(x) + h(y)",
+          "certificate": "certificate dist²(0, ∂L)"}  # fmt: skip
+NOTES = {"objective": "With a denoiser h = rho phi (RED: rho g); a lower bound where images are cut to their limits.",
+         "certificate": "Of stationarity: zero at solutions, but small on plateaus, too."}  # fmt: skip
 
 
 def write_image_result(result: ImageResult, folder: str | os.PathLike[str], command: str, name: str) -> list[str]:
@@ -121,14 +125,23 @@ def _page(result: ImageResult, content: dict[str, Any], column: str, figure: byt
     page.add(*content["notes"], Heading("Result"), _quality(result), Compare(title, pictures))
     if figure is not None:
         page.add(Picture(figure, "the images side by side, with a detail of each", "figure.png"))
-    history, method = result.history, str(settings["method"])
-    series = [Series(method, history["k"], history[column])]
-    page.add(Heading("The run"), Curves(LABELS[column], series, "iteration", LABELS[column]))
+    page.add(Heading("The run"), *_curves(result, column))
     shown = {name: value for name, value in content.items() if isinstance(value, (str, int, float)) and value != ""}
     hidden = ("command", "version", "input", "total_seconds", "seed", *NUMBERS[:8])
     page.add(Facts({name: value for name, value in shown.items() if name not in hidden}, "Settings and cost"))
     made = Run(content["command"] or "in Python", settings["total_seconds"], settings["seed"], content["version"])
     return page.add(replace(made, environment=environment()))
+
+
+def _curves(result: ImageResult, *columns: str) -> list[Curves]:
+    """Those columns and, where they were recorded, the objective and the certificate, over iterations."""
+    history, parts = result.history, []
+    for name in (*columns, *(name for name in NOTES if name in result.history)):
+        rows = [(k, y) for k, y in zip(history["k"], history[name], strict=True) if name in columns or math.isfinite(y)]
+        series = Series(str(result.settings["method"]), [k for k, _ in rows], [y for _, y in rows])
+        label, note = LABELS[name], NOTES.get(name, "")
+        parts.append(Curves(label, [series], "iteration", label, log_y=name == "certificate", note=note))
+    return parts
 
 
 def _quality(result: ImageResult) -> Table:
