@@ -61,10 +61,12 @@ FILES = {  # below src/smadmm; where files move, this is all there is to change
     "simulation": "imaging/simulation.py",
     "schedules": "schedules.py",
     "solver": "solver.py",
+    "theory": "theory.py",
     "tomography": "losses/tomography.py",
     "tuning": "tuning.py",
     "tv": "proxes/total_variation.py",
     "xsteps": "xsteps.py",
+    "ysteps": "ysteps.py",
 }
 
 
