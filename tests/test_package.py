@@ -117,7 +117,7 @@ def blocks(name):
 
 @pytest.mark.slow
 @pytest.mark.command
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/denoisers.md"])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/denoisers.md", "docs/theory.md"])
 def test_snippets_run_as_printed(name, tmp_path):
     if name == "README.md":
         pytest.importorskip("sklearn")

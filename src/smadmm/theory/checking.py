@@ -149,7 +149,7 @@ def _convex(problem: Problem) -> Assumption:
             tail = "below 1 D is the prox of a weakly convex phi, but its weight is r, which grows with rho (8.3)"
             return Assumption("5.2", "a denoiser in the place of a convex h, L_g < 1", holds, f"{why}; {tail}")
     holds = all(isinstance(h, Penalty) and h.convex for h in problem.hs)
-    return Assumption("(1)", "h convex", holds, "all penalties are convex" if holds else "a penalty is not convex")
+    return Assumption("(1.1)", "h convex", holds, "all penalties are convex" if holds else "a penalty is not convex")
 
 
 def _algorithm(solver: ADMM) -> Iterable[Assumption]:
