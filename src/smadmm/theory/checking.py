@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from smadmm.proxes import Denoised
 from smadmm.sampling import iid
 from smadmm.schedules import Schedule
 from smadmm.solver import ADMM, CHECKED_ITERATIONS
-from smadmm.theory.measuring import gradient_noise, h_ends, mean_square_smoothness, q_ends
+from smadmm.theory.measuring import denoiser_slope, gradient_noise, h_ends, mean_square_smoothness, q_ends
 from smadmm.theory.theorems import SLACK, ConstantTheorem, DynamicTheorem, Numbers, Theorem
 from smadmm.tuning import Spectrum, spectrum, start_of
 from smadmm.xsteps import Linearised
@@ -80,7 +79,7 @@ def check(solver: ADMM, x: Tensor | None = None, seed: int = 0) -> Report:
         _below(problem),
         _rank(ends),
         _independent(problem.f, f"sigma = {noise} at x"),
-        _convex(problem),
+        _convex(problem, x),
         *_algorithm(solver),
         *_positive(solver),
     ]
@@ -138,16 +137,17 @@ def _independent(f: Loss, measured: str) -> Assumption:
     return Assumption("2.6", name, bounded, f"{why}; {measured}")
 
 
-def _convex(problem: Problem) -> Assumption:
-    """Convexity of h, or for a denoiser the plug-and-play proposition, which does not follow (8.3)."""
-    for h in problem.hs:
+def _convex(problem: Problem, x: Tensor) -> Assumption:
+    """Convexity of h, or for a denoiser L_g < 1 of the plug-and-play proposition, which does not follow (8.3)."""
+    for h, B in zip(problem.hs, problem.Bs, strict=True):
         if not isinstance(h, Penalty):
-            bound: Any = getattr(h.denoiser, "lipschitz", None) if isinstance(h, Denoised) else None
-            known = isinstance(bound, float)
-            why = f"L_g = {bound:.4g}" if known else "L_g, the Lipschitz constant of I - D, is not known"
-            holds = False if known and bound >= 1 else None
-            tail = "below 1 D is the prox of a weakly convex phi, but its weight is r, which grows with rho (8.3)"
-            return Assumption("5.2", "a denoiser in the place of a convex h, L_g < 1", holds, f"{why}; {tail}")
+            known = h.lipschitz if isinstance(h, Denoised) else None
+            seen = denoiser_slope(h, -1 * B.T(problem.A(x)))  # x itself where A = -B = I
+            why = f"L_g = {known:.4g} as the denoiser says, " if known is not None else ""
+            why += f"at least {seen:.4g} by differences around A x; "
+            why += "below 1 D is the prox of a weakly convex phi, but its weight is r, which grows with rho (8.3)"
+            holds = False if max(known or 0.0, seen) >= 1 else None
+            return Assumption("5.2", "a denoiser in the place of a convex h, L_g < 1", holds, why)
     holds = all(isinstance(h, Penalty) and h.convex for h in problem.hs)
     return Assumption("(1.1)", "h convex", holds, "all penalties are convex" if holds else "a penalty is not convex")
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from smadmm.operators.linear import Operator, Shape
-from smadmm.problem import Batch, Loss, Problem
+from smadmm.problem import Batch, Loss, Problem, Prox
 from smadmm.sampling import Rng
 from smadmm.solver import ADMM
 from smadmm.theory.theorems import Numbers
@@ -68,10 +68,9 @@ def sampled_smoothness(f: Loss, x: Tensor, seed: int = 0) -> Interval:
     for centre in (x, x + spread * gaussian(x, rng)):
         d = gaussian(x, rng)
         for _ in range(ROUNDS):
-            images = [
-                _slope(f, centre, _slope(f, centre, d, length, batch), length, batch) for batch in batches[:SEARCH]
-            ]
-            total = torch.stack(images).sum(0)
+            total = torch.zeros_like(d)
+            for batch in batches[:SEARCH]:
+                total += _slope(f, centre, _slope(f, centre, d, length, batch), length, batch)
             if _length(total) == 0:
                 break
             d = total / _length(total)
@@ -90,10 +89,26 @@ def _slope(f: Loss, x: Tensor, d: Tensor, length: float, batch: Batch) -> Tensor
 
 def gradient_noise(f: Loss, x: Tensor, seed: int = 0) -> tuple[Interval, float]:
     """sigma = sqrt(E|grad f(x, xi) - grad F(x)|^2), and the largest |grad f(x, xi)| seen."""
-    gradients = [f.gradient((x,), (1.0,), batch) for batch in f.samples(seed, JUDGE, 1)]
-    mean = torch.stack(gradients).mean(0)
-    scale = JUDGE / (JUDGE - 1)  # the mean is of the same samples
-    return _root_of_mean([scale * _length(g - mean) ** 2 for g in gradients]), max(_length(g) for g in gradients)
+    batches, squares, largest = f.samples(seed, JUDGE, 1), [], 0.0
+    for one, other in zip(batches[::2], batches[1::2], strict=True):  # E|g - g'|^2 is twice the variance
+        g, h = (f.gradient((x,), (1.0,), batch) for batch in (one, other))
+        squares.append(0.5 * _length(g - h) ** 2)
+        largest = max(largest, _length(g), _length(h))
+    return _root_of_mean(squares), largest
+
+
+def denoiser_slope(h: Prox, y: Tensor, seed: int = 0) -> float:
+    """A lower bound of L_g, the Lipschitz constant of I - D, by power iteration on differences around y."""
+    d, largest = gaussian(y, Rng(seed, 0)), 0.0
+    length = 1e-3 * max(_length(y), math.sqrt(y.numel()))
+    still = y - h.prox(y, 1.0)
+    for _ in range(ROUNDS):
+        moved = y + d * (length / _length(d))
+        d = moved - h.prox(moved, 1.0) - still
+        largest = max(largest, _length(d) / length)
+        if _length(d) == 0:
+            break
+    return largest
 
 
 def eigenvalue_ends(operator: Operator, in_shape: Shape | None) -> tuple[float, float] | None:
