@@ -23,7 +23,7 @@ from smadmm.tuning import DENSE, gaussian, spectrum, start_of
 from smadmm.xsteps import Conjugate, Exact, Linearised, Metric
 
 SEARCH, JUDGE = 64, 256  # samples that find the worst direction, and that measure it
-ROUNDS = 8
+ROUNDS = 5
 
 
 @dataclass(frozen=True)
