@@ -200,7 +200,8 @@ def _schedules(solver: ADMM) -> Iterable[Assumption]:
         why = f"{asked}" + (f"; not so: {', '.join(wrong)}" if wrong else "")
         yield Assumption(f"Thm {theorem}", "schedules", not wrong, why, (theorem,))
     least = math.ceil(float(solver.rho(1)) * (1 - SLACK))
-    yield Assumption("Thm 3.1", "first batch", storm.first >= least, f"m = {storm.first}, rho = {least}", ("3.1",))
+    why = f"m = {storm.first}, ceil(rho) = {least}"
+    yield Assumption("Thm 3.1", "first batch", storm.first >= least, why, ("3.1",))
 
 
 def _constants(solver: ADMM, n: Numbers) -> Iterable[Assumption]:
