@@ -10,7 +10,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the backgro
 LIBRARIES = {
     "cvxpy": ["answers", "proxes"],
     "h5py": ["images", "phase", "scans", "reconstruct", "retrieve", "tomography"],
-    "numba": ["denoisers_ridge", "radon"],
+    "numba": ["denoisers_ridge", "method_pages", "radon"],
     "PIL": ["experiment_phase"],
     "safetensors": [
         "denoisers_experiment",
@@ -20,8 +20,8 @@ LIBRARIES = {
         "denoisers_weights",
         "experiment_ct",
     ],
-    "scipy": ["losses", "operators"],
-    "sklearn": ["classification", "classifier", "graphs", "learn_loops", "libsvm"],
+    "scipy": ["losses", "method_pages", "operators"],
+    "sklearn": ["classification", "classifier", "graphs", "learn_loops", "libsvm", "method_pages"],
     "typer": ["cli", "denoisers_command", "index", "transmission"],
 }
 LEFT_OUT = {library: files for library, files in LIBRARIES.items() if find_spec(library) is None}

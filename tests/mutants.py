@@ -66,10 +66,15 @@ FILES = {  # below src/smadmm; where files move, this is all there is to change
     "schedules": "schedules.py",
     "simulation": "imaging/simulation.py",
     "solver": "solver.py",
+    "theory": "theory/theorems.py",
+    "theory check": "theory/checking.py",
+    "theory numbers": "theory/measuring.py",
+    "theory presets": "theory/presets.py",
     "tomography": "losses/tomography.py",
     "tuning": "tuning.py",
     "tv": "proxes/total_variation.py",
     "xsteps": "xsteps.py",
+    "ysteps": "ysteps.py",
 }
 
 

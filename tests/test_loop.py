@@ -293,3 +293,86 @@ def test_a_vanishing_step_is_caught_where_the_schedule_decays(g):
     problem = Problem(Sigmoid(*data(g)), L1(0.1))
     with pytest.raises(ValueError, match="at k = 1000"):
         ADMM(problem, SGD(1), rho=Power(1.0, 1 / 3), eta=4.0)
+
+
+def metric(g, size):
+    root = torch.randn(size, size, generator=g, dtype=torch.float64)
+    return root @ root.T + 0.1 * torch.eye(size, dtype=torch.float64)
+
+
+def general(g):
+    """A problem whose A and B are plain matrices, and a point."""
+    f = LeastSquares(torch.randn(20, 4, generator=g, dtype=torch.float64), torch.ones(20, dtype=torch.float64))
+    shapes = ((6, 4), (6, 5), (6,), (4,), (5,), (6,))
+    A, B, c, x, y, lam = (torch.randn(s, generator=g, dtype=torch.float64) for s in shapes)
+    return Problem(f, L1(1.5), Matrix(A), Matrix(B), c), A, B, c, (x, y, lam)
+
+
+def test_y_step_with_an_own_h(g):
+    """0 is in dh(y+) - B'lam + rho B'(A x + B y+ - c) + H (y+ - y): the minimum of line 3."""
+    problem, A, B, c, (x, y, lam) = general(g)
+    H = metric(g, 5)
+    s = ADMM(problem, SGD(2), rho=0.7, eta=20.0, H=Matrix(H))
+    state = s.step(s.init(x, y, lam))
+    slope = B.T @ (lam - 0.7 * (A @ x + B @ state.y - c)) - H @ (state.y - y)
+    assert L1(1.5).subdifferential_distance(state.y, slope) < 1e-9
+    assert 0 < int((state.y == 0).sum()) < 5
+    rough = ADMM(problem, SGD(2), rho=0.7, eta=20.0)
+    assert (rough.step(rough.init(x, y, lam)).y - state.y).norm() > 1e-2
+
+
+def test_h_a_multiple_of_the_identity_is_one_prox(g):
+    X, b = data(g)
+    problem = Problem(Sigmoid(X, b), L1(0.1))
+    one = ADMM(problem, SGD(3), rho=0.4, eta=2.0, r=1.9, seed=1)
+    other = ADMM(problem, SGD(3), rho=0.4, eta=2.0, H=1.5 * Identity(), seed=1)
+    x = torch.ones(6, dtype=torch.float64)
+    first, second = advance(one, one.init(x)), advance(other, other.init(x))
+    assert torch.allclose(first.x, second.x, atol=1e-13) and torch.allclose(first.y, second.y, atol=1e-13)
+
+
+def test_r_with_an_entry_for_every_unknown(g):
+    """H = diag(r) - rho B'B."""
+    X, b = data(g)
+    problem, r = Problem(Sigmoid(X, b), L1(0.1)), torch.linspace(0.5, 3.0, 6, dtype=torch.float64)
+    by_r = ADMM(problem, SGD(3), rho=0.4, eta=2.0, r=r, seed=1)
+    by_h = ADMM(problem, SGD(3), rho=0.4, eta=2.0, H=Matrix(torch.diag(r - 0.4)), seed=1)
+    x = torch.ones(6, dtype=torch.float64)
+    first, second = advance(by_r, by_r.init(x)), advance(by_h, by_h.init(x))
+    assert torch.allclose(first.x, second.x, atol=1e-10) and torch.allclose(first.y, second.y, atol=1e-10)
+
+
+@pytest.mark.parametrize("make", [Exact, lambda A, Q: Conjugate(A, 1e-12, Q=Q)])
+def test_x_step_with_an_own_q(g, make):
+    problem, A, B, c, (x, y, lam) = general(g)
+    Q = metric(g, 4)
+    s = ADMM(problem, SGD(2), rho=0.7, eta=2.0, x_step=make(problem.A, Q=Matrix(Q)))
+    start = s.init(x, y, lam)
+    state = s.step(start)
+    direction = start.est.v + A.T @ (0.7 * (A @ x + B @ state.y - c) - lam)
+    expected = x - torch.linalg.solve(2.0 * Q + 0.7 * A.T @ A, direction)
+    assert torch.allclose(state.x, expected, atol=1e-11)
+    # the identity of the proofs, A'lam+ = v + eta Q (x+ - x)
+    assert torch.allclose(A.T @ state.lam, start.est.v + 2.0 * Q @ (state.x - x), atol=1e-10)
+
+
+def test_h_and_q_that_are_not_positive_definite_are_refused(g):
+    problem = general(g)[0]
+
+    def solver(**choice):
+        return ADMM(problem, SGD(2), rho=0.7, eta=20.0, **choice)
+
+    with pytest.raises(ValueError, match="H must be positive definite"):
+        solver(H=Matrix(torch.diag(torch.tensor([1.0, 2, 3, 4, -1], dtype=torch.float64))))
+    with pytest.raises(ValueError, match="H must be symmetric"):
+        solver(H=Matrix(torch.eye(5, dtype=torch.float64).roll(1, 0) + 2 * torch.eye(5, dtype=torch.float64)))
+    with pytest.raises(ValueError, match="H must be square"):
+        solver(H=Matrix(torch.ones(4, 5, dtype=torch.float64)))
+    with pytest.raises(ValueError, match="takes the place of r"):
+        solver(H=Identity(), r=100.0)
+    with pytest.raises(ValueError, match="1 blocks y, got 2 operators H"):
+        solver(H=[Identity(), Identity()])
+    with pytest.raises(ValueError, match="Q must be positive definite"):
+        Exact(problem.A, Q=-Identity())
+    with pytest.raises(ValueError, match="Q must be positive definite"):
+        Conjugate(Identity((1000,)), Q=-Identity((1000,)))

@@ -16,9 +16,9 @@ SOURCE = Path(smadmm.__file__).parent
 
 # a room may import those above it; the longest name that fits a module is its room
 ORDER = ["arguments", "extras", "compilation", "io.files", "schedules", "sampling", "operators", "problem", "xsteps",
-         "estimators", "stepsize", "losses", "proxes", "solver", "certificate", "tuning", "checkpoint", "running",
-         "comparing", "denoisers", "imaging", "learn", "interop", "io", "report", "denoisers.training", "cli",
-         "paper"]  # fmt: skip
+         "ysteps", "estimators", "stepsize", "losses", "proxes", "solver", "certificate", "tuning", "theory",
+         "checkpoint", "running", "comparing", "denoisers", "imaging", "learn", "interop", "io", "report",
+         "denoisers.training", "cli", "paper"]  # fmt: skip
 
 
 def room(module):
@@ -117,7 +117,7 @@ def blocks(name):
 
 @pytest.mark.slow
 @pytest.mark.command
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/denoisers.md"])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/denoisers.md", "docs/theory.md"])
 def test_snippets_run_as_printed(name, tmp_path):
     if name == "README.md":
         pytest.importorskip("sklearn")

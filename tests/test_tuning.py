@@ -1,9 +1,9 @@
-"""Estimates of L and the spectrum, settings that need no tuning, and the report on assumptions."""
+"""Estimates of L and the spectrum, and settings that need no tuning."""
 
 import pytest
 import torch
 
-from smadmm import Power, Problem, Stop, auto, check_assumptions, run, theorem_constant, theorem_dynamic
+from smadmm import Power, Problem, Stop, auto, run, theorem_constant, theorem_dynamic
 from smadmm.losses import Autograd, LeastSquares, Logistic, Sigmoid, Stream
 from smadmm.operators import EdgeDifferences, Identity, Matrix, Stack
 from smadmm.proxes import L1, Denoised
@@ -112,21 +112,3 @@ def test_auto_refuses_what_it_cannot_know(g):
         auto(Problem(f, L1(0.1)), 1000, x=torch.zeros(3))
     with pytest.raises(ValueError, match="budget of 3"):
         auto(Problem(Sigmoid(*data(g)), L1(0.1)), 3)
-
-
-def verdicts(problem):
-    return {a.name.split(" (")[0]: a.holds for a in check_assumptions(problem).assumptions}
-
-
-def test_assumptions_in_plain_words(g):
-    X, b = data(g)
-    good = Problem(Sigmoid(X, b), L1(0.1))
-    assert check_assumptions(good).guaranteed and "The theorems apply." in str(check_assumptions(good))
-    tall = Problem(Sigmoid(X, b), L1(0.1), Stack([EdgeDifferences([(0, 1)], 8), Identity()]))
-    assert verdicts(tall)["A of full row and full column rank"] is False
-    assert "rows of A are linearly dependent" in str(check_assumptions(tall))
-    assert "No guarantee" in str(check_assumptions(tall))
-    squares = verdicts(Problem(LeastSquares(X, b), Denoised(lambda v: v)))
-    assert squares["bounded stochastic gradients"] is False and squares["h convex"] is None
-    own = verdicts(Problem(Autograd(lambda x, batch: x.sum(), n=3), L1(0.1)))
-    assert own["smoothness of f"] is None and own["bounded stochastic gradients"] is None

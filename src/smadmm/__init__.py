@@ -1,6 +1,6 @@
 """Stochastic ADMM with momentum, and its rivals, on one loop."""
 
-from smadmm import losses, operators, proxes
+from smadmm import losses, operators, proxes, theory
 from smadmm.certificate import Certificate, certify
 from smadmm.comparing import compare, solve, tune
 from smadmm.estimators import ASVRG, SAGA, SGD, SVRG, Estimate, Estimator, Spider, Storm
@@ -10,7 +10,7 @@ from smadmm.problem import FiniteSum, Loss, Penalty, Problem, Prox
 from smadmm.running import Diverged, History, Reason, Result, Stop, run
 from smadmm.schedules import Power, theorem_constant, theorem_dynamic
 from smadmm.solver import ADMM, State
-from smadmm.tuning import auto, check_assumptions
+from smadmm.tuning import auto
 
 __version__ = "0.1.0"
 
@@ -39,7 +39,6 @@ __all__ = [
     "Storm",
     "auto",
     "certify",
-    "check_assumptions",
     "compare",
     "losses",
     "operators",
@@ -50,5 +49,6 @@ __all__ = [
     "solve",
     "theorem_constant",
     "theorem_dynamic",
+    "theory",
     "tune",
 ]

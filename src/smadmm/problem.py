@@ -59,6 +59,10 @@ class Loss(ABC):
         """A constant L with |grad F(x) - grad F(y)| <= L |x - y|, where a closed form is known."""
         return None
 
+    def mean_square_lipschitz(self) -> float | None:
+        """A constant L with E|grad f(x, xi) - grad f(y, xi)|^2 <= L^2 |x - y|^2, where a closed form is known."""
+        return None
+
 
 class FiniteSum(Loss):
     """F(x) = 1/n sum_i f_i(x): batches are tensors of sample numbers."""

@@ -5,6 +5,7 @@
     lam+ = lam - rho (A x+ + B y+ - c)                                                                 line 5
     v+   = the estimator's, at x+                                                                      line 6
 
+H may also be positive definite operators of your own (ysteps.py), and so may Q (`Exact` and `Conjugate` of xsteps.py).
 rho may be a positive number or a tensor of row weights; where a rule sets the step s, eta, rho and r are
 divided by it. A denoiser D = prox_phi is the prox of h = r phi: r is the weight of the prior then, and stays fixed.
 A step is a pure function of its state; the randomness of iteration k is keyed by (seed, k).
@@ -20,12 +21,13 @@ import torch
 from torch import Tensor
 
 from smadmm.estimators import Estimate, Estimator
-from smadmm.operators.linear import Shape
+from smadmm.operators.linear import Operator, Shape
 from smadmm.problem import Problem
 from smadmm.sampling import Rng
 from smadmm.schedules import Power, Schedule, ScheduleLike, as_schedule
 from smadmm.stepsize import StepSize, StepSizeRule
 from smadmm.xsteps import Conjugate, Exact, Linearised, XStep, linearised
+from smadmm.ysteps import InMetric
 
 CHECKED_ITERATIONS = (1, 10, 1000, 100_000)  # where schedules are validated
 
@@ -95,13 +97,17 @@ class Average:
 
 @dataclass(frozen=True, init=False)
 class ADMM:
-    """The solver: a problem, an estimator, schedules. rho, eta (the inverse step) and r take numbers or schedules."""
+    """The solver: a problem, an estimator, schedules. rho, eta (the inverse step) and r take numbers or schedules.
+
+    H, in the place of r, is a positive definite operator for every block.
+    """
 
     problem: Problem
     estimator: Estimator
     rho: Schedule
     eta: Schedule
     rs: tuple[Schedule, ...]
+    Hs: tuple[InMetric, ...] | None
     x_step: XStep
     seed: int
     average: Average | None
@@ -118,12 +124,13 @@ class ADMM:
         seed: int = 0,
         average: Average | None = None,
         stepsize: StepSizeRule | None = None,
+        H: Operator | Sequence[Operator] | None = None,
     ):
         self.__dict__.update(problem=problem, estimator=estimator, rho=as_schedule(rho), eta=as_schedule(eta))
         if seed != int(seed) or seed < 0:
             raise ValueError(f"seed must be a non-negative whole number, got {seed}")
         self.__dict__.update(x_step=x_step, seed=seed, average=average, stepsize=stepsize)
-        self.__dict__.update(rs=_proximal_weights(problem, self.rho, r))
+        self.__dict__.update(rs=_proximal_weights(problem, self.rho, r), Hs=_metrics(problem, self.rho, r, H))
         _validate(self)
 
     def init(self, x: Tensor, y: Tensor | Sequence[Tensor] | None = None, lam: Tensor | None = None) -> State:
@@ -170,9 +177,14 @@ class ADMM:
         ys, Bys, zs, rs = list(s.ys), list(s.Bys), [], []
         for j, (h, B, r_j) in enumerate(zip(p.hs, p.Bs, self.rs, strict=True)):  # line 3
             w = _add(_less_blocks(s.lam, rho, Bys, p.c), -rho, s.Ax)  # lam - rho (A x + B y - c)
-            rs.append(r_j(k) / s_k)
-            zs.append(_plus(ys[j], 1 / rs[j], B.T(w)))
-            ys[j] = h.prox(zs[j], 1 / rs[j])
+            r = r_j(k) / s_k
+            if self.Hs is None:
+                z = _plus(ys[j], 1 / r, B.T(w))
+            else:
+                z, r = self.Hs[j](h, ys[j], B.T(w), rho, 1 / s_k)
+            zs.append(z)
+            rs.append(r)
+            ys[j] = h.prox(z, 1 / r)
             Bys[j] = B(ys[j])
         base = _less_blocks(s.lam, rho, Bys, p.c)  # lam - rho (B y+ - c)
         w = _plus(base, -rho, s.Ax)  # lam - rho (A x + B y+ - c)
@@ -253,14 +265,15 @@ def _proximal_weights(
     if len(given) != len(problem.Bs):
         raise ValueError(f"the problem has {len(problem.Bs)} blocks y, got {len(given)} schedules r")
     schedules = tuple(as_schedule(value) for value in given)
-    for B, schedule in zip(problem.Bs, schedules, strict=True):
+    for h, B, schedule in zip(problem.hs, problem.Bs, schedules, strict=True):
+        if isinstance(schedule(1), Tensor) and not h.separable:
+            raise ValueError("a tensor r needs functions h that act entry by entry, such as L1 or Box")
         square = float(B.norm()) ** 2
         for k in CHECKED_ITERATIONS:
-            least = rho(k) * square
-            if isinstance(least, float) and schedule(k) < least * (1 - 1e-9):
+            least, lowest = rho(k) * square, float(torch.as_tensor(schedule(k)).min())
+            if isinstance(least, float) and lowest < least * (1 - 1e-9):
                 raise ValueError(
-                    f"r must be at least rho |B|^2 = {least:.4g} at k = {k}, got {schedule(k):.4g}; "
-                    "raise r or leave it out"
+                    f"r must be at least rho |B|^2 = {least:.4g} at k = {k}, got {lowest:.4g}; raise r or leave it out"
                 )
     return schedules
 
@@ -274,6 +287,20 @@ def _refuse_changing_prior(solver: ADMM) -> None:
                 f"r, the weight of the prior {type(h).__name__}, would change {how} on the way, and with it the "
                 "problem; give numbers for rho and r, and no stepsize rule"
             )
+
+
+def _metrics(
+    problem: Problem, rho: Schedule, r: Any, H: Operator | Sequence[Operator] | None
+) -> tuple[InMetric, ...] | None:
+    """The y-steps of operators H, one for every block; None where r says what H is."""
+    if H is None:
+        return None
+    if r is not None or isinstance(rho(1), Tensor):
+        raise ValueError("H takes the place of r and needs a number rho; leave out r and row weights")
+    given = (H,) if isinstance(H, Operator) else tuple(H)
+    if len(given) != len(problem.Bs):
+        raise ValueError(f"the problem has {len(problem.Bs)} blocks y, got {len(given)} operators H")
+    return tuple(InMetric(H_j, B) for H_j, B in zip(given, problem.Bs, strict=True))
 
 
 def _validate(solver: ADMM) -> None:

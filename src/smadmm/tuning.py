@@ -1,4 +1,4 @@
-"""Parameters from the problem: L, |A|, the spectrum of A, ready parameters, and the theorems' assumptions.
+"""Parameters from the problem: L, |A|, the spectrum of A, and ready parameters.
 
 The theorems give exponents (rho, eta ~ k^(1/3), a ~ k^(-2/3)); their literal constants are too careful to be of use.
 `auto` takes the exponents from Theorem 3.2 and the constants from the problem: eta_1 = L/2 and rho tied to eta, so that
@@ -47,8 +47,8 @@ def smoothness(f: Loss, x: Tensor, batch: int = 256, iterations: int = 20, seed:
     size = float(torch.linalg.vector_norm(x)) / math.sqrt(x.numel())
     length = 1e-3 * max(size, 1.0) * math.sqrt(x.numel())
     largest = 0.0
-    for centre in (x, x + max(size, 1.0) * _gaussian(x, rng)):
-        d = _gaussian(x, rng)
+    for centre in (x, x + max(size, 1.0) * gaussian(x, rng)):
+        d = gaussian(x, rng)
         for _ in range(iterations):
             d = d * (length / max(float(torch.linalg.vector_norm(d)), 1e-300))
             d = f.gradient((centre + d, centre), (1.0, -1.0), sample)
@@ -59,7 +59,8 @@ def smoothness(f: Loss, x: Tensor, batch: int = 256, iterations: int = 20, seed:
     return Smoothness(largest, False)
 
 
-def _gaussian(like: Tensor, rng: Rng) -> Tensor:
+def gaussian(like: Tensor, rng: Rng) -> Tensor:
+    """Normal numbers in the shape and dtype of `like`."""
     real = torch.from_numpy(rng.standard_normal(like.shape))
     if like.is_complex():
         real = torch.complex(real, torch.from_numpy(rng.standard_normal(like.shape)))
@@ -181,92 +182,3 @@ def auto(problem: Problem, budget: int, x: Tensor | None = None) -> Parameters:
     momentum = Power(2.0, -2 / 3, hi=1.0)
     rho, eta = Power(c_rho, power), Power(c_eta, power)
     return Parameters(problem, rho, eta, momentum, batch, first, iterations=iterations, x_step=step, reasons=reasons)
-
-
-@dataclass(frozen=True)
-class Assumption:
-    """One assumption of the theorems: `holds` is True, False, or None where it cannot be known."""
-
-    name: str
-    holds: bool | None
-    why: str
-
-    def __str__(self) -> str:
-        word = {True: "holds", False: "FAILS", None: "cannot be known"}[self.holds]
-        return f"{self.name}: {word} - {self.why}"
-
-
-@dataclass(frozen=True)
-class Report:
-    """The theorems' assumptions for a problem; print it to read them."""
-
-    assumptions: tuple[Assumption, ...]
-
-    @property
-    def guaranteed(self) -> bool:
-        return all(a.holds is True for a in self.assumptions)
-
-    def __str__(self) -> str:
-        verdict = (
-            "The theorems apply."
-            if self.guaranteed
-            else "No guarantee by the theorems; the method may still work well."
-        )
-        return "\n".join([*(str(a) for a in self.assumptions), verdict])
-
-
-def check_assumptions(problem: Problem) -> Report:
-    """Which assumptions of Theorems 3.1 and 3.2 hold, fail, or cannot be known."""
-    f, bounded = problem.f, problem.f.bounded_gradients
-    L = f.lipschitz()
-    smooth = Assumption(
-        "smoothness of f (3.1)",
-        True if L is not None else None,
-        f"L = {L:.4g} in closed form" if L is not None else "no closed form; smoothness(f, x) estimates L",
-    )
-    gradients = Assumption(
-        "bounded stochastic gradients (3.2)",
-        bounded,
-        {
-            True: "the slope of the loss is bounded and so are the data",
-            False: "they grow with x, as for least squares; harmless while the iterates stay bounded",
-            None: "depends on the loss that was given",
-        }[bounded],
-    )
-    known = all(isinstance(h, Penalty) for h in problem.hs)
-    floor = known and bounded is not None
-    below = Assumption(
-        "f and h bounded below (3.3)",
-        True if floor else None,
-        "a loss and penalties that are not negative" if floor else "the loss or the prior has no known bound",
-    )
-    convex = Assumption(
-        "h convex",
-        all(isinstance(h, Penalty) and h.convex for h in problem.hs) if known else None,
-        "all penalties are convex" if known else "a denoiser D: I - D must be a gradient, Lipschitz below 1",
-    )
-    finite = bool(bounded) and f.n is not None
-    variance = Assumption(
-        "bounded variance (3.5)",
-        True if finite else None,
-        "finitely many samples with bounded gradients" if finite else "it may grow with x, or the data are a stream",
-    )
-    return Report((smooth, gradients, below, _rank(problem), convex, variance))
-
-
-def _rank(problem: Problem) -> Assumption:
-    name = "A of full row and full column rank (3.4)"
-    if problem.A.in_shape is None and problem.A.gram is not None:
-        return Assumption(name, True, "A is a multiple of the identity")
-    ends = spectrum(problem.A, problem.f.shape)
-    if ends.smallest_rows is None or ends.smallest_columns is None:
-        return Assumption(name, None, "A is too large to compute its smallest eigenvalues")
-    if ends.smallest_rows > 0 and ends.smallest_columns > 0:
-        return Assumption(name, True, f"the smallest eigenvalue of AA' is {ends.smallest_rows:.4g}")
-    lacking = [part for part, value in (("rows", ends.smallest_rows), ("columns", ends.smallest_columns)) if value == 0]
-    return Assumption(
-        name,
-        False,
-        f"the {' and the '.join(lacking)} of A are linearly dependent (the proof needs both ranks full; "
-        f"the smallest non-zero eigenvalue of A'A is {ends.smallest_nonzero:.4g})",
-    )

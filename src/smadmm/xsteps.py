@@ -1,14 +1,15 @@
-"""x-steps: direction d, eta, rho -> (eta Q + rho A'A)^{-1} d, for four choices of Q.
+"""x-steps: direction d, eta, rho -> (eta Q + rho A'A)^{-1} d, for the choices of Q.
 
 linearised      Q = I - (rho/eta) A'A      d / eta                  needs eta >= rho |A|^2
 Metric(q, m)    the same in a metric       Q^{-1} d / eta           needs eta Q >= A' rho A
 Preconditioned  the same, any metric P     P d / eta                needs eta P^{-1} >= rho A'A
-Exact(A)        Q = I                      cached inverse of I + (rho/eta) A'A
-Conjugate(A)    Q = I                      conjugate gradients
+Exact(A)        Q = I, or Q=operator       cached inverse of Q + (rho/eta) A'A
+Conjugate(A)    Q = I, or Q=operator       conjugate gradients
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,8 +18,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smadmm.operators.linear import Matrix, Operator
+from smadmm.operators.linear import SMALL, Matrix, Operator, Shape
 from smadmm.problem import Step
+
+
+def refuse_indefinite(name: str, operator: Operator, in_shape: Shape | None) -> None:
+    """Refuse an operator that is not symmetric and positive definite; beyond 512 unknowns by one direction only."""
+    shape = operator.in_shape or in_shape or (1,)
+    if operator.output_shape(shape) != shape:
+        raise ValueError(f"{name} must be square, it takes {shape} to {operator.output_shape(shape)}")
+    if math.prod(shape) > SMALL:
+        p = torch.ones(shape, dtype=operator.dtype or torch.float64, device=operator.device)
+        lowest = float(torch.vdot(p.flatten(), operator(p).flatten()).real) / p.numel()
+    else:
+        matrix = operator.dense(shape)
+        if not bool((matrix - matrix.mH).abs().max() <= 1e-6 * matrix.abs().max()):
+            raise ValueError(f"{name} must be symmetric; give ({name} + {name}')/2")
+        lowest = float(torch.linalg.eigvalsh(matrix)[0])
+    if not lowest > 0:
+        raise ValueError(
+            f"{name} must be positive definite, but p'{name} p = {lowest:.4g} |p|^2 for some p; add I to it"
+        )
 
 
 class XStep(ABC):
@@ -85,21 +105,24 @@ class Preconditioned(XStep):
 
 
 class Exact(XStep):
-    """(eta I + rho A'A)^{-1} d by a factorisation that is kept while rho/eta stays the same; leading axes are batches.
+    """(eta Q + rho A'A)^{-1} d by a factorisation that is kept while rho/eta stays the same; leading axes are batches.
 
     Keep rho/eta constant: a ratio that changes at every k costs a new factorisation at every k.
 
     Dense A: Cholesky of the d x d matrix. Sparse A: SuperLU of SciPy where it is installed, else dense.
+    Q is I, or a positive definite operator.
     """
 
-    def __init__(self, A: Operator, in_shape: tuple[int, ...] | None = None):
-        self.A, self.in_shape = A, A.in_shape or in_shape
-        self.sparse = isinstance(A, Matrix) and A.sparse and not A.matrix.is_complex()
+    def __init__(self, A: Operator, in_shape: tuple[int, ...] | None = None, Q: Operator | None = None):
+        self.A, self.in_shape, self.Q = A, A.in_shape or in_shape, Q
+        if Q is not None:
+            refuse_indefinite("Q", Q, self.in_shape)
+        self.sparse = isinstance(A, Matrix) and A.sparse and not A.matrix.is_complex() and Q is None
         self._gram: Any = None
         self._solvers: dict[tuple[Any, ...], Callable[[Tensor], Tensor]] = {}
 
     def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:
-        if self.A.gram is not None:  # A'A = g I
+        if self.A.gram is not None and self.Q is None:  # A'A = g I
             return direction / (eta + rho * self.A.gram)
         # rounded: schedules that grow together differ in the last digit
         ratio = (float(f"{float(rho) / float(eta):.14g}"), direction.dtype, direction.device)
@@ -120,9 +143,12 @@ class Exact(XStep):
             else:
                 matrix = self.A.dense(self.in_shape or tuple(like.shape), like.dtype)
             self._gram = (matrix.mH @ matrix).to(like.device, like.dtype)
-        eye = torch.eye(len(self._gram), dtype=like.dtype, device=like.device)
-        # I + ratio A'A is well conditioned; one product with its inverse is far quicker than two triangular solves
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(eye + ratio * self._gram))
+        if self.Q is None:
+            metric = torch.eye(len(self._gram), dtype=like.dtype, device=like.device)
+        else:
+            metric = self.Q.dense((len(self._gram),), like.dtype).to(like.device, like.dtype)
+        # Q + ratio A'A is well conditioned; one product with its inverse is far quicker than two triangular solves
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(metric + ratio * self._gram))
         return lambda d: inverse @ d
 
 
@@ -142,11 +168,16 @@ def _sparse_solver(A: Operator, ratio: float) -> Callable[[Tensor], Tensor] | No
 
 @dataclass(frozen=True)
 class Conjugate(XStep):
-    """(eta I + rho A'A)^{-1} d by conjugate gradients to a relative residual `tolerance`."""
+    """(eta Q + rho A'A)^{-1} d by conjugate gradients to a relative residual `tolerance`; Q is I where it is None."""
 
     A: Operator
     tolerance: float = 1e-8
     max_iterations: int = 200
+    Q: Operator | None = None
+
+    def __post_init__(self) -> None:
+        if self.Q is not None:
+            refuse_indefinite("Q", self.Q, self.A.in_shape)
 
     def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:
         x = torch.zeros_like(direction)
@@ -156,7 +187,7 @@ class Conjugate(XStep):
         for _ in range(self.max_iterations):
             if square <= stop:
                 break
-            image = eta * p + self.A.T(rho * self.A(p))
+            image = eta * (p if self.Q is None else self.Q(p)) + self.A.T(rho * self.A(p))
             step = square / torch.vdot(p.flatten(), image.flatten()).real
             x, r = x + step * p, r - step * image
             new = torch.vdot(r.flatten(), r.flatten()).real

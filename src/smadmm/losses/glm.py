@@ -20,7 +20,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from smadmm.losses.rows import DenseBatch, DenseRows, InterceptBatch, SparseBatch, SparseRows, data_matrix, is_sparse
+from smadmm.losses.rows import (
+    DenseBatch,
+    DenseRows,
+    InterceptBatch,
+    SparseBatch,
+    SparseRows,
+    WeightedRows,
+    data_matrix,
+    is_sparse,
+)
 from smadmm.operators.linear import Matrix, Shape
 from smadmm.problem import Batch, FiniteSum
 from smadmm.sampling import Sampling, iid
@@ -97,6 +106,11 @@ class GLM(FiniteSum):
         square = norm**2 + self.n * self.intercept  # |[M, 1]|^2 <= |M|^2 + n
         heaviest = 1.0 if self.sample_weight is None else float(self.sample_weight.max())
         return self.curvature * heaviest * square / self.n
+
+    def mean_square_lipschitz(self) -> float:
+        """max |l''| |diag(w_i |a_i|) M| / sqrt(n)."""
+        rows = WeightedRows(self._rows(self.everything), self.shape, self.dtype, self.sample_weight)
+        return self.curvature * rows.norm().upper / math.sqrt(self.n)
 
 
 class Sigmoid(GLM):

@@ -6,6 +6,7 @@ The gradient is affine in x, so a weighted sum over several points costs ONE pro
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smadmm.losses.rows import DenseRows, SparseRows, data_matrix, is_sparse
+from smadmm.losses.rows import DenseRows, SparseRows, WeightedRows, data_matrix, is_sparse
 from smadmm.operators.linear import Matrix
 from smadmm.problem import Batch, FiniteSum
 from smadmm.sampling import Sampling, iid
@@ -89,3 +90,10 @@ class LeastSquares(BlockLeastSquares):
     def lipschitz(self) -> float:
         """|A|^2 / n."""
         return Matrix(self.matrix).norm(iterations=50).upper ** 2 / self.n
+
+    def mean_square_lipschitz(self) -> float | None:
+        """|diag(|a_i|) A| / sqrt(n) where every block is one row a_i."""
+        if self.block > 1:
+            return None
+        rows = WeightedRows(self.rows.gather(self.all_rows), self.shape, self.dtype)
+        return rows.norm().upper / math.sqrt(self.n)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smadmm.operators.linear import _sparse_csr, is_scipy_sparse
+from smadmm.operators.linear import Operator, Shape, _sparse_csr, is_scipy_sparse
 
 
 class DenseRows:
@@ -34,6 +34,10 @@ class DenseBatch:
 
     def adjoint(self, c: Tensor) -> Tensor:
         return self.rows.mH @ c
+
+    def squares(self) -> Tensor:
+        """|a_i|^2 of every row."""
+        return self.rows.abs().square().sum(1)
 
 
 class SparseRows:
@@ -66,6 +70,10 @@ class SparseBatch:
     def adjoint(self, c: Tensor) -> Tensor:
         return c.new_zeros(self.size).index_add_(0, self.columns, self.values.conj() * c[self.rows])
 
+    def squares(self) -> Tensor:
+        squares = self.values.abs().square()
+        return squares.new_zeros(self.count).index_add_(0, self.rows, squares)
+
 
 class InterceptBatch:
     """Rows (a_i, 1): x has one more entry, the intercept."""
@@ -78,6 +86,30 @@ class InterceptBatch:
 
     def adjoint(self, c: Tensor) -> Tensor:
         return torch.cat([self.rows.adjoint(c), c.sum()[None]])
+
+    def squares(self) -> Tensor:
+        return self.rows.squares() + 1
+
+
+class WeightedRows(Operator):
+    """x -> diag(w_i |a_i|) M x: |.|^2/n bounds the mean square of w_i a_i a_i'x."""
+
+    def __init__(
+        self,
+        rows: DenseBatch | SparseBatch | InterceptBatch,
+        in_shape: Shape | None,
+        dtype: torch.dtype | None,
+        weight: Tensor | None = None,
+    ):
+        self.rows, self.in_shape, self.dtype = rows, in_shape, dtype
+        self.scale = rows.squares().sqrt() * (1.0 if weight is None else weight)
+        self.out_shape, self.device = tuple(self.scale.shape), self.scale.device
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * self.rows.forward(x)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return self.rows.adjoint(self.scale * y)
 
 
 def data_matrix(matrix: Any) -> Any:

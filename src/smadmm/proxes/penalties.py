@@ -252,13 +252,19 @@ class Denoised(Prox):
             )
         self._warn_once()
 
-    def _warn_once(self) -> None:
+    @property
+    def lipschitz(self) -> float | None:
+        """Lip(I - D), where the denoiser knows it."""
         bound = getattr(self.denoiser, "lipschitz", None)
-        if bound is None or callable(bound) or float(bound) < 1 or "_warned" in self.__dict__:
+        return None if bound is None or callable(bound) else float(bound)
+
+    def _warn_once(self) -> None:
+        bound = self.lipschitz
+        if bound is None or bound < 1 or "_warned" in self.__dict__:
             return
         object.__setattr__(self, "_warned", True)
         warnings.warn(
-            f"Lip(I - D) = {float(bound):.3f} of this denoiser is not below 1: it need not be a prox and the method "
+            f"Lip(I - D) = {bound:.3f} of this denoiser is not below 1: it need not be a prox and the method "
             "may not converge; use denoiser.relax(gamma) with a smaller gamma, or other weights",
             stacklevel=4,
         )
