@@ -270,7 +270,7 @@ def _proximal_weights(
             raise ValueError("a tensor r needs functions h that act entry by entry, such as L1 or Box")
         square = float(B.norm()) ** 2
         for k in CHECKED_ITERATIONS:
-            least, lowest = rho(k) * square, float(torch.as_tensor(schedule(k)).min())
+            least, lowest = rho(k) * square, float(torch.as_tensor(schedule(k), dtype=torch.float64).min())
             if isinstance(least, float) and lowest < least * (1 - 1e-9):
                 raise ValueError(
                     f"r must be at least rho |B|^2 = {least:.4g} at k = {k}, got {lowest:.4g}; raise r or leave it out"

@@ -34,6 +34,7 @@ from smadmm.cli.options import (
     Views,
 )
 from smadmm.extras import needs
+from smadmm.imaging.inspection import REPAIRS
 from smadmm.imaging.result import ImageResult
 from smadmm.imaging.simulation import (
     attenuation_per_pixel,
@@ -83,7 +84,17 @@ def reconstruct(
     size: Annotated[int | None, typer.Option(help="Pixels per side; else what the detector spans.")] = None,
     spacing: Annotated[float, typer.Option(help="Distance of detectors in pixels of the image.")] = 1.0,
     center: Annotated[
-        float | None, typer.Option(help="Axis of rotation, in detectors off the middle; else of the file, or 0.")
+        float | None,
+        typer.Option(help="Axis of rotation, in detectors off the middle; else that of the file, or as the data say."),
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Take the data as they are: nothing is inspected or repaired.")
+    ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"A repair that is not to be done (can be repeated): {', '.join(REPAIRS)}.", metavar="REPAIR"
+        ),
     ] = None,
     method: MethodName = "smadmm",
     prior: PriorName = "ridge-ct",
@@ -105,7 +116,7 @@ def reconstruct(
         if snr is not None:
             raise ArgumentError("{snr} is the noise of a simulation; add {simulate} VIEWS or leave it out")
         scan = read_sinogram(path, angles, unit, array=array, axes=axes, flat=flat, dark=dark, air=air)
-        slices, data = None, _measured(scan, views)
+        slices, data = None, _measured(scan, views, raw)
         center = scan.center if center is None else center
     else:
         _refuse_measured(angles=angles, views=views, size=size, flat=flat, dark=dark, air=air, array=array, axes=axes)
@@ -116,16 +127,21 @@ def reconstruct(
         typer.echo(line)
     with resumable():
         result = smadmm.reconstruct(
-            **data, size=size, spacing=spacing, center=center or 0.0, photons=photons, prior=prior, batch=batch,
-            iterations=iterations, seconds=seconds, strength=strength, method=method, seed=seed, threads=threads,
-            device=device, checkpoint=folder / UNFINISHED, resume=resume, progress=not quiet,
+            **data, size=size, spacing=spacing, center="auto" if center is None else center, photons=photons,
+            prior=prior, batch=batch, iterations=iterations, seconds=seconds, strength=strength, method=method,
+            raw=raw or without or False, seed=seed, threads=threads, device=device,
+            checkpoint=folder / UNFINISHED, resume=resume, progress=not quiet,
         )  # fmt: skip
         if result.interrupted:
             done, count = len(result.slices), len(result.image) if result.image.ndim == 3 else 1
             stopped(
                 f" in slice {done} of {count}" if count > 1 else f" after {result.slices[0]['iterations']} iterations"
             )
-        result = replace(result, notes=notes, settings={"data": "measured", "input_snr": None, **result.settings})
+        for line in result.notes:
+            typer.echo(line)
+        result = replace(
+            result, notes=(*notes, *result.notes), settings={"data": "measured", "input_snr": None, **result.settings}
+        )
         if slices is not None:
             result = _in_the_unit_of(
                 slices, result, data["bounds"][1], None if photons else SNR if snr is None else snr
@@ -137,7 +153,7 @@ def reconstruct(
         shutil.rmtree(folder / UNFINISHED)
 
 
-def _measured(found: Sinogram, views: int | None) -> dict[str, Any]:
+def _measured(found: Sinogram, views: int | None, raw: bool) -> dict[str, Any]:
     """The sinogram of a scan, its angles and, if it is there, the truth."""
     if found.geometry is not None:
         raise ScanError(
@@ -148,7 +164,9 @@ def _measured(found: Sinogram, views: int | None) -> dict[str, Any]:
     if views is not None:
         found = found.evenly(views)
     array = found[0] if len(found) == 1 else found
-    return {"sinogram": array, "angles": found.degrees, "truth": found.truth, "notes": found.notes}
+    open_end = found.span is not None and found.end_point is None and views is None and not raw
+    angles = found.span[:2] if open_end and found.span is not None else found.degrees
+    return {"sinogram": array, "angles": angles, "truth": found.truth, "notes": found.notes}
 
 
 def _refuse_measured(**options: Any) -> None:

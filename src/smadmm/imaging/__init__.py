@@ -1,1 +1,5 @@
 """Images from measurements: whole jobs, from a file to a folder with the image, figures and a report."""
+
+from smadmm.imaging.inspection import Finding, Inspection, inspect
+
+__all__ = ["Finding", "Inspection", "inspect"]

@@ -20,8 +20,8 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from smadmm.arguments import ArgumentError, one_of, positive
+from smadmm.imaging.inspection import FEW_VIEWS, REPAIRS, Inspection, Survey, angles_of, repaired, skipped, survey_of
 from smadmm.imaging.metrics import snr, ssim
 from smadmm.imaging.pnp import METHODS, Method, posterior_weight, tomography
 from smadmm.imaging.priors import Prior, find_prior
@@ -47,6 +48,7 @@ from smadmm.imaging.sinograms import (
     residual,
     root_mean_square,
     sample,
+    sampled,
     some,
 )
 from smadmm.io.files import atomic_write, output_folder, read_arrays, write_arrays
@@ -62,7 +64,10 @@ SPARSE = 2  # the objective and the certificate are in every second row, to add 
 NEVER = 10**9  # with batches only in the first and the last, for they cost a pass over all views
 ITERATIONS = 30
 OPAQUE = 20.0  # no detector sees photons behind such an attenuation
-LARGE_RESIDUAL = 0.1  # a relative residual that wants an explanation
+LARGE_RESIDUAL = 0.1  # a relative residual that wants an explanation, where the data were not inspected
+SMALL_RESIDUAL = 0.005  # the same, where views do not agree with each other
+FEW_DETECTORS = 32  # too few to tell noise from image
+MOST_BAD = 0.2  # share of rays that may be not finite
 MANY_VIEWS = 12  # from here on angles that all lie below 2 pi are suspicious
 BAD_FIT = (
     "the image explains the sinogram badly; check the angles, their unit and sense, which axis counts the views, "
@@ -77,7 +82,7 @@ def reconstruct(
     *,
     size: int | tuple[int, int] | None = None,
     spacing: float = 1.0,
-    center: float = 0.0,
+    center: float | str = "auto",
     prior: str = "ridge-ct",
     start: Any = None,
     batch: int | None = None,
@@ -88,6 +93,7 @@ def reconstruct(
     photons: float | None = None,
     bounds: tuple[float, float] | None = None,
     truth: Any = None,
+    raw: bool | Collection[str] = False,
     seed: int = 0,
     threads: int = 1,
     device: str = "cpu",
@@ -101,10 +107,11 @@ def reconstruct(
     ----------
     sinogram : views x detectors, or slices x views x detectors: NumPy, torch, or anything with a shape that is read by
         indexing, such as a memory map or an HDF5 dataset. The image comes back as the same kind.
-    angles : of the views, in degrees; None: equispaced over 180 degrees without the end point.
+    angles : of the views, in degrees; or (first, last) for equal steps, the end point included or not as the data
+        say; None: (0, 180).
     size : pixels of the image, a number or (height, width); None: what the detector spans.
     spacing : distance of detectors in pixels of the image.
-    center : axis of rotation in detectors off the middle of the detector.
+    center : axis of rotation in detectors off the middle of the detector; "auto": found in the data.
     prior : a shipped denoiser, a file of weights (.safetensors), "tv" or "none".
     start : first image; None: a filtered back-projection.
     batch : views per step; None: all.
@@ -114,6 +121,7 @@ def reconstruct(
     photons : per unattenuated ray; weighs rays by their Poisson statistics. None: noise of one level, estimated.
     bounds : smallest and largest value that the image can have, where they are known; None: not below 0.
     truth : the image, where it is known: SNR and SSIM are then measured.
+    raw : True: data are taken as they are; or names of repairs not to be done (smadmm.imaging.inspection.REPAIRS).
     threads, device : where it is computed.
     checkpoint : folder in which an unfinished run is kept; with `resume` it goes on there. Remove it when you are done.
     progress : show a progress bar.
@@ -121,33 +129,43 @@ def reconstruct(
     refuse_noise(None, photons)
     one_of("method", method, METHODS)
     positive(batch=batch, iterations=iterations, seconds=seconds, strength=strength, spacing=spacing, threads=threads)
-    if not math.isfinite(center):
-        raise ArgumentError("{center} must be finite, got {0}", center)
+    if center != "auto" and not (isinstance(center, (int, float)) and math.isfinite(center)):
+        raise ArgumentError('{center} is a finite number or "auto", got {0!r}', center)
     begin, slices = time.perf_counter(), _slices(sinogram, "sinogram")
     truths = None if truth is None else _slices(truth, "truth")
-    degrees, notices = _degrees(angles, len(slices[0]))
-    sides = _sides(size, truths, slices[0].shape[1] * spacing)
-    radon = Radon(sides, np.deg2rad(degrees), slices[0].shape[1], spacing, center, threads=threads)
+    given, notices = _degrees(angles, len(slices[0]))
+    off = skipped(raw)
+    middle = _checked_middle(slices, raw is True)
+    survey, look = _looked_at(middle, given, center, off)
+    span = slices[0].shape[1] * spacing
+    sides, seen = _sides(size, truths, span, survey.width)
+    radon = Radon(sides, np.deg2rad(survey.angles), slices[0].shape[1], spacing, survey.center, threads=threads)
     if batch is not None and batch > radon.views:
         raise ArgumentError("{batch} is {0}, more than the {1} views; lower it or leave it out", batch, radon.views)
-    images = _checked_middle(slices, radon)
+    images = BackProjections(radon, middle if look is None else torch.from_numpy(look.prepared))
     scale = images.largest() if bounds is None else bounds[1]
     images.divide(scale)
     if photons is not None:
         _refuse_opaque(images.rows, scale)
-    limits = (0.0, math.inf) if bounds is None else (bounds[0] / scale, 1.0)
+    lowest = -math.inf if look is not None and look.negative else 0.0
+    limits = (lowest, math.inf) if bounds is None else (bounds[0] / scale, 1.0)
     known: Method = next(name for name in METHODS if name == method)
     stop = Stop(iterations=ITERATIONS if iterations is None and seconds is None else iterations, seconds=seconds)
-    scan = Scan(radon, scale, find_prior(prior, device, limits), known, stop,
-                batch=batch, strength=strength, seed=seed, photons=photons, device=device)  # fmt: skip
+    scan = Scan(radon, scale, find_prior(prior, device, limits), known, stop, batch=batch, strength=strength, seed=seed,
+                photons=photons, device=device, survey=survey, off=off, seen=seen)  # fmt: skip
     finished = Finished(scan, len(slices), images.fingerprint(), checkpoint, resume)
     first = None if start is None else torch.as_tensor(np.asarray(start, dtype=np.float32)) / scale
-    _each_slice(finished, slices, truths, images, first, progress)
-    return finished.result(sinogram, truths, notices, time.perf_counter() - begin)
+    _each_slice(finished, slices, truths, (images, look), first, progress)
+    return finished.result(sinogram, truths, look, notices, time.perf_counter() - begin)
 
 
 def _each_slice(
-    finished: Finished, slices: Any, truths: Any, middle: BackProjections, start: Tensor | None, progress: bool
+    finished: Finished,
+    slices: Any,
+    truths: Any,
+    middle: tuple[BackProjections, Inspection | None],
+    start: Tensor | None,
+    progress: bool,
 ) -> None:
     """Solve what is not finished yet, one slice after the other, until done or interrupted."""
     scan, count = finished.scan, len(slices)
@@ -157,9 +175,9 @@ def _each_slice(
             if number in finished:
                 bar.update(finished.rows[number]["iterations"])
                 continue
-            images = middle if number == count // 2 else BackProjections(scan.radon, read(slices[number], scan.scale))
+            images, look = middle if number == count // 2 else scan.look(slices[number])
             truth = None if truths is None else torch.from_numpy(np.asarray(truths[number], np.float32)) / scan.scale
-            result, row = scan.solve(images, truth, start, finished.checkpoint(number), bar)
+            result, row = scan.solve(images, look, truth, start, finished.checkpoint(number), bar)
             finished.add(number, result, images, row)
             if result.interrupted:
                 return
@@ -179,41 +197,64 @@ def _slices(array: Any, name: str) -> Any:
 
 
 def _degrees(angles: ArrayLike | Tensor | None, views: int) -> tuple[NDArray[np.float64], list[str]]:
-    """The angles, and what there is to warn of."""
-    if angles is None:
-        return np.arange(views, dtype=np.float64) * (180 / views), []
-    degrees = np.asarray(angles, dtype=np.float64).ravel()
-    if len(degrees) != views or not np.isfinite(degrees).all():
+    """The angles, or the two ends of their range, and what there is to warn of."""
+    degrees = np.asarray((0.0, 180.0) if angles is None else angles, dtype=np.float64).ravel()
+    if len(degrees) not in (views, 2) or not np.isfinite(degrees).all():
         raise ArgumentError("{angles} must be {0} finite numbers, one per view, got {1}", views, len(degrees))
-    suspicious = views >= MANY_VIEWS and float(np.abs(degrees).max()) <= 2 * math.pi * 1.001
+    suspicious = len(degrees) >= MANY_VIEWS and float(np.abs(degrees).max()) <= 2 * math.pi * 1.001
     return degrees, [RADIANS.format(views)] if suspicious else []
 
 
-def _sides(size: int | tuple[int, int] | None, truths: Any, span: float) -> tuple[int, int]:
-    """Height and width of the image."""
-    height, width = np.broadcast_to(truths[0].shape if truths is not None else max(1, round(span)), 2)
+def _looked_at(
+    rows: Rows, angles: NDArray[np.float64], center: float | str, off: frozenset[str]
+) -> tuple[Survey, Inspection | None]:
+    """The geometry of all slices, and the one in the middle as repaired, where that is wanted and possible."""
+    small = rows.shape[0] < FEW_VIEWS or rows.shape[1] < FEW_DETECTORS
+    if small or not isinstance(rows, Tensor):  # too little to judge, or too much to hold in memory
+        views = sampled(int(rows.shape[0]))
+        degrees = angles_of(angles, int(rows.shape[0]))
+        unknown = "auto" if not small else 0.0 if center == "auto" else center
+        survey = survey_of(some(rows, views).numpy(), degrees[views], unknown if center == "auto" else center, off)
+        return replace(survey, angles=degrees, width=1.0, fitted=False), None
+    values = rows.numpy()
+    survey = survey_of(values, angles, center, off)
+    if set(REPAIRS) <= off:
+        return survey, None
+    look = repaired(values, survey, off)
+    return replace(survey, center=look.center, fitted=False, findings=()), look
+
+
+def _sides(
+    size: int | tuple[int, int] | None, truths: Any, span: float, width: float
+) -> tuple[tuple[int, int], tuple[slice, slice]]:
+    """Height and width of the image that is computed, and the part of it that is given back."""
+    height, wide = np.broadcast_to(truths[0].shape if truths is not None else max(1, round(span)), 2)
     if size is not None:
-        height, width = np.broadcast_to(size, 2)
-        if min(height, width) < 2:
+        height, wide = np.broadcast_to(size, 2)
+        if min(height, wide) < 2:
             raise ArgumentError("{size} must be at least 2 pixels, got {0}", size)
-        if truths is not None and tuple(truths[0].shape) != (height, width):
+        if truths is not None and tuple(truths[0].shape) != (height, wide):
             needed = " x ".join(map(str, truths[0].shape))
             raise ArgumentError("{size} is {0}, but the truth has {1} pixels; leave it out", size, needed)
-    return int(height), int(width)
+    sides = int(height), int(wide)
+    if size is None and truths is None and width > 1:
+        margin = round((width - 1) / 2 * max(sides))
+        return (sides[0] + 2 * margin, sides[1] + 2 * margin), (slice(margin, -margin), slice(margin, -margin))
+    return sides, (slice(None), slice(None))
 
 
-def _checked_middle(slices: Any, radon: Radon) -> BackProjections:
+def _checked_middle(slices: Any, exact: bool) -> Rows:
     """The slice in the middle, after all slices were looked at."""
     middle = None
     for number in range(len(slices)):
         rows = read(slices[number], 1.0)
-        refuse_bad_values(rows, f"slice {number}" if len(slices) > 1 else "the sinogram")
+        refuse_bad_values(rows, f"slice {number}" if len(slices) > 1 else "the sinogram", exact)
         middle = rows if number == len(slices) // 2 else middle
-    return BackProjections(radon, middle)
+    return middle
 
 
-def refuse_bad_values(rows: Rows, name: str) -> None:
-    """Values must be finite and not all the same."""
+def refuse_bad_values(rows: Rows, name: str, exact: bool) -> None:
+    """Values must not be all the same, and finite: all of them if they are not repaired, else nearly all."""
     low, high, bad = math.inf, -math.inf, 0
     for numbers in pieces(rows):
         piece = some(rows, numbers)
@@ -221,7 +262,8 @@ def refuse_bad_values(rows: Rows, name: str) -> None:
         bad += int((~finite).sum())
         if bool(finite.any()):
             low, high = min(low, float(piece[finite].min())), max(high, float(piece[finite].max()))
-    if bad:
+    few = isinstance(rows, Tensor) and min(rows.shape) >= FEW_VIEWS and bad <= MOST_BAD * math.prod(rows.shape)
+    if bad and (exact or not few):
         raise ValueError(
             f"{name} has {bad} values that are NaN or infinite; repair those rays or leave out their views"
         )
@@ -258,22 +300,49 @@ class Scan:
     seed: int = 0
     photons: float | None = None
     device: str = "cpu"
+    survey: Survey | None = None
+    off: frozenset[str] = frozenset()
+    seen: tuple[slice, slice] = (slice(None), slice(None))  # the part of the image that is given back
 
-    def statistics(self, rows: Rows) -> tuple[float, Transmission | None, float]:
+    def look(self, stored: Any) -> tuple[BackProjections, Inspection | None]:
+        """Read a slice; repaired, where the one in the middle was."""
+        rows = read(stored, 1.0)
+        look = None
+        if self.survey is not None and isinstance(rows, Tensor) and not set(REPAIRS) <= self.off:
+            look = repaired(rows.numpy(), self.survey, self.off)
+            rows = torch.from_numpy(look.prepared)
+        images = BackProjections(self.radon, rows)
+        images.divide(self.scale)
+        return images, look
+
+    def statistics(self, rows: Rows, look: Inspection | None = None) -> tuple[float, Any, float]:
         """The noise of a ray of weight 1, the weights, and the root mean square noise of all rays."""
         if self.photons is None:
-            noise = noise_level(rows)
-            return noise, None, noise
+            if look is None:
+                return noise_level(rows), None, noise_level(rows)
+            noise = max(look.noise / self.scale, QUIETEST * root_mean_square(rows))
+            trusted = np.ones(1) if look.weights is None else look.weights[look.weights > 0]
+            weights = None if look.weights is None else torch.from_numpy(look.weights)
+            return noise, weights, noise * math.sqrt(float((1 / trusted).mean()))
         counted, least = 1 / (self.scale**2 * self.photons), (QUIETEST * root_mean_square(rows)) ** 2
-        noise, weights = math.sqrt(counted + least), Transmission(self.scale, least / counted)
-        return noise, weights, noise * math.sqrt(float((1 / weights(sample(rows))).mean()))
+        noise, law = math.sqrt(counted + least), Transmission(self.scale, least / counted)
+        mean = noise * math.sqrt(float((1 / law(sample(rows))).mean()))
+        if look is None or look.weights is None:
+            return noise, law, mean
+        return noise, law(rows) * torch.from_numpy(look.weights > 0), mean
 
     def solve(
-        self, images: BackProjections, truth: Tensor | None, start: Tensor | None, checkpoint: Path | None, bar: Any
+        self,
+        images: BackProjections,
+        look: Inspection | None,
+        truth: Tensor | None,
+        start: Tensor | None,
+        checkpoint: Path | None,
+        bar: Any,
     ) -> tuple[Result, dict[str, Any]]:
         """Reconstruct one slice, going on from a checkpoint that exists: the result, and a row of numbers on it."""
         rows, begin = images.rows, bar.n
-        noise, weights, mean_noise = self.statistics(rows)
+        noise, weights, mean_noise = self.statistics(rows, look)
         loss = Tomography(self.radon, rows, weights, sampling=stride, device=self.device)
         rho = self.strength * posterior_weight(loss, noise, self.prior.sigma)
         solver = tomography(loss, self.prior.prox(rho), rho, self.method, self.batch, self.seed)
@@ -289,6 +358,9 @@ class Scan:
                      certify=cheap, sparse=SPARSE if self.batch is None else NEVER,
                      callback=tick, progress=False, checkpoint=checkpoint, resume=resume)  # fmt: skip
         row = {"noise": noise, "relative_noise": mean_noise / root_mean_square(rows), "rho": rho}
+        if look is not None:
+            row["measured_noise"] = look.measured_noise / look.noise * row["relative_noise"]
+            row["steady"] = look.steady
         return result, row | self._quality(images, truth, result)
 
     def _metric(self, rows: Rows, truth: Tensor | None) -> tuple[str, Callable[[State], float]]:
@@ -331,6 +403,7 @@ class Scan:
             "spacing": radon.spacing,
             "center": radon.centre,
             "scale": self.scale,
+            "not_repaired": sorted(self.off),
         }
 
 
@@ -351,7 +424,7 @@ class Finished:
         self.rows: dict[int, dict[str, Any]] = {}
         self.histories: dict[int, History] = {}
         self.fbps: dict[int, NDArray[np.float32]] = {}  # of the slice to show
-        shape = (count, scan.radon.height, scan.radon.width)
+        shape = (count, *np.empty((scan.radon.height, scan.radon.width), bool)[scan.seen].shape)
         self.folder = None if folder is None else Path(folder)
         if self.folder is None:
             self.images: NDArray[np.float32] = np.full(shape, np.nan, np.float32)
@@ -399,10 +472,10 @@ class Finished:
 
     def add(self, number: int, result: Result, images: BackProjections, row: dict[str, Any]) -> None:
         """A slice that is done, or as far as it got before it was interrupted."""
-        self.images[number] = (self.scan.scale * result.x.detach()).cpu().numpy()
+        self.images[number] = (self.scan.scale * result.x.detach()).cpu().numpy()[self.scan.seen]
         self.rows[number], self.histories[number], self.interrupted = row, result.history, result.interrupted
         if number == self.middle or result.interrupted:
-            self.fbps[number] = (self.scan.scale * images[None]).numpy()
+            self.fbps[number] = (self.scan.scale * images[None]).numpy()[self.scan.seen]
         if self.folder is not None and not result.interrupted:
             if isinstance(self.images, np.memmap):
                 self.images.flush()
@@ -410,7 +483,9 @@ class Finished:
             write_arrays(self.folder / f"slice_{number:04d}.npz", shown, [row, result.history.columns])
             (self.folder / f"slice_{number:04d}.checkpoint").unlink(missing_ok=True)
 
-    def result(self, sinogram: Any, truths: Any, notices: list[str], seconds: float) -> ImageResult:
+    def result(
+        self, sinogram: Any, truths: Any, look: Inspection | None, notices: list[str], seconds: float
+    ) -> ImageResult:
         """All of it, in the unit and the kind of array of the sinogram."""
         number = self.middle if self.middle in self.fbps else max(self.fbps)
         shown = {} if truths is None else {"truth": np.asarray(truths[number], np.float32)}
@@ -424,7 +499,7 @@ class Finished:
             "total_seconds": seconds,
         }
         rows = [{"slice": i, **self.rows[i]} for i in sorted(self.rows)]
-        bad = truths is None and any(row["residual"] > max(LARGE_RESIDUAL, 3 * row["relative_noise"]) for row in rows)
+        bad = truths is None and any(_unexplained(row) for row in rows)
         told = notices + [BAD_FIT] * bad
         for text in told:
             warnings.warn(text, DataWarning, stacklevel=3)
@@ -435,6 +510,18 @@ class Finished:
             slices=rows,
             histories=[self.histories[i] for i in sorted(self.histories)],
             settings=settings,
+            notes=() if look is None else tuple(finding.text for finding in look.findings),
             warnings=tuple(told),
             interrupted=self.interrupted,
+            inspection=look,
         )
+
+
+def _unexplained(row: dict[str, Any]) -> bool:
+    """Whether a residual wants an explanation: it is large, and the views do not agree with one object and its angles.
+
+    Where they do agree, a misfit beyond the noise is a finding of the inspection (drift, scatter), not an error.
+    """
+    if "steady" not in row:
+        return bool(row["residual"] > max(LARGE_RESIDUAL, 3 * row["relative_noise"]))
+    return not row["steady"] and bool(row["residual"] > max(SMALL_RESIDUAL, 3 * row["measured_noise"]))

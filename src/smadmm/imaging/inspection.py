@@ -144,10 +144,9 @@ def survey_of(b: NDArray[Any], angles: ArrayLike | Tensor | None, center: float 
     """Angles, axis and width, from one slice."""
     values = filled(np.asarray(b, dtype=np.float64))
     findings: list[Finding] = []
-    given = None if angles is None else np.asarray(angles, dtype=np.float64).ravel()
-    is_range = given is None or (len(given) == 2 and len(values) > 2)
-    first, last = (0.0, 180.0) if given is None else (given[0], given[-1])
-    degrees = first + (last - first) * np.arange(len(values)) / len(values) if is_range or given is None else given
+    given = np.asarray((0.0, 180.0) if angles is None else angles, dtype=np.float64).ravel()
+    is_range, (first, last) = len(given) == 2 < len(values), given[[0, -1]]
+    degrees = angles_of(given, len(values))
     if isinstance(center, str):
         axis = find_axis(values, degrees) if "axis" not in off else Axis(0.0, math.inf, math.inf)
     else:
@@ -160,7 +159,22 @@ def survey_of(b: NDArray[Any], angles: ArrayLike | Tensor | None, center: float 
     width, outside = _width(values, off)
     findings += [*found, *outside, *_gaps(degrees)]
     fitted = isinstance(center, str) and "axis" not in off and axis.left < GOOD_FIT
-    return Survey(degrees, middle, axis.error, width, tuple(findings), fitted, is_steady(values, degrees))
+    steady = is_steady(values, degrees) and (axis.error < ACCEPTED or middle == 0) and _agrees(values, degrees, middle)
+    return Survey(degrees, middle, axis.error, width, tuple(findings), fitted, steady)
+
+
+def _agrees(values: Array, degrees: Array, center: float) -> bool:
+    """Whether centres of mass do not contradict this axis."""
+    fit = sine_fit(values, degrees)
+    return not (fit.error < GOOD_FIT and abs(fit.center - center) > 1)
+
+
+def angles_of(given: Array, views: int) -> Array:
+    """One angle per view; two are the ends of a range without its end point."""
+    if len(given) == views:
+        return given
+    degrees: Array = given[0] + (given[1] - given[0]) * np.arange(views) / views
+    return degrees
 
 
 def _axis_used(axis: Axis, wanted: bool) -> tuple[float, list[Finding]]:

@@ -38,6 +38,7 @@ class ImageResult:
     warnings: tuple[str, ...] = ()
     interrupted: bool = False
     unit: str = "attenuation per pixel"
+    inspection: Any = None  # of the slice that is shown: smadmm.imaging.Inspection, where it was made
     window: Limits | None = field(default=None)  # black and white of pictures; None: quantiles of the answer
 
     @property

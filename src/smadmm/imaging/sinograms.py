@@ -56,10 +56,14 @@ def some(rows: Rows, numbers: NDArray[np.int64]) -> Tensor:
     return rows[torch.from_numpy(numbers)] if isinstance(rows, Tensor) else torch.from_numpy(rows[..., numbers, :])
 
 
+def sampled(views: int) -> NDArray[np.int64]:
+    """The numbers of at most PIECE of the views."""
+    return np.unique(np.linspace(0, views - 1, min(views, PIECE)).astype(np.int64))
+
+
 def sample(rows: Rows) -> Tensor:
     """At most PIECE of the views."""
-    views = int(rows.shape[0])
-    return some(rows, np.unique(np.linspace(0, views - 1, min(views, PIECE)).astype(np.int64)))
+    return some(rows, sampled(int(rows.shape[0])))
 
 
 def residual(radon: Radon, rows: Rows, x: Tensor) -> float:
