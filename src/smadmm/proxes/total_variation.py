@@ -2,7 +2,7 @@
 
 The prox is solved in the dual, min_{|p| <= 1} 1/2 |v - t w D'p|^2, by the fast gradient projection of Beck and Teboulle
 (2009), restarted where its momentum points uphill. Every ten iterations the duality gap is computed at y = v - t w D'p:
-the sum of the primal and the dual error, each at least 1/2 |y - y*|^2, so |y - y*|^2 <= gap. It stops the iteration, and
+the sum of the primal and the dual error, each at least 1/2 |y - y*|^2, so |y - y*|^2 <= gap. It stops the iteration:
 `accuracy` bounds |y - y*|_2 / |v|_2 unless max_iterations ends it first.
 """
 
