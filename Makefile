@@ -52,6 +52,7 @@ bench: venv  ## figures against peers, as ratios in one run
 	$(BIN)/python benchmarks/classification.py
 	$(BIN)/python benchmarks/projector.py
 	$(BIN)/python benchmarks/phase.py
+	$(BIN)/python benchmarks/priors.py
 
 clean:
 	rm -rf .venv

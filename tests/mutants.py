@@ -73,6 +73,7 @@ FILES = {  # below src/smadmm; where files move, this is all there is to change
     "tomography": "losses/tomography.py",
     "tuning": "tuning.py",
     "tv": "proxes/total_variation.py",
+    "tv kernels": "proxes/total_variation_kernels.py",
     "xsteps": "xsteps.py",
     "ysteps": "ysteps.py",
 }

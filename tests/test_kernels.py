@@ -36,6 +36,12 @@ def ridge():
     return [z, *torch.autograd.grad(z.square().sum(), (x, filters, slopes))]
 
 
+def total_variation():
+    from smadmm.proxes import TV
+
+    return [TV(0.2).prox(random((2, 21, 18), 0), 1.0), TV(0.2).prox(random((21, 18), 1).double(), 1.0)]
+
+
 def phase():
     from smadmm.losses import AmplitudeLoss
     from smadmm.operators import CodedDiffraction, circle_masks
@@ -68,6 +74,7 @@ CASES = {
     "smadmm.operators.radon.transpose": radon,
     "smadmm.denoisers.ridge_kernels": ridge,
     "smadmm.losses.phase_kernels": phase,
+    "smadmm.proxes.total_variation_kernels": total_variation,
     "smadmm.learn._kernels.samples": classifier,
     "smadmm.learn._kernels.rows": classifier,
     "smadmm.learn._kernels.constraint": classifier,

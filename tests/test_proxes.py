@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from smadmm.problem import Prox
-from smadmm.proxes import L1, TV, Box, Denoised, ElasticNet, GroupL2, Nonnegative, Simplex, Zero
+from smadmm.proxes import L1, TV, Box, Denoised, ElasticNet, GroupL2, Nonnegative, Simplex, Zero, total_variation
 
 W = torch.tensor([0.2, 1.0, 0.0, 0.7, 0.4, 0.1], dtype=torch.float64)
 LABELLED = GroupL2(0.6, labels=torch.tensor([0, 0, 2, 2, 2, 1]))
@@ -146,6 +146,24 @@ def test_tv_is_fast_enough_and_accurate_on_an_image(g):
     assert y.dtype == torch.float32
     assert float((y - exact).norm() / noisy.norm()) < 2e-4
     assert float((y - image).square().mean()) < 0.1 * float((noisy - image).square().mean())
+
+
+@pytest.mark.parametrize("shape", [(1, 9), (9, 1), (7, 5), (2, 3, 40, 33)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_tv_equals_torch(g, shape, dtype):
+    v, errors = torch.randn(shape, generator=g, dtype=torch.float64).to(dtype), []
+    plain, compiled = total_variation._TorchDual(v, 0.3), total_variation._CompiledDual(v, 0.3)
+    momentum = 1.0
+    for _ in range(3):
+        pulls, momentum = total_variation._pulls(momentum)
+        expected, uphill = plain.advance(pulls), compiled.advance(pulls)
+        (y, gap), (z, other) = plain.image_and_gap(), compiled.image_and_gap()
+        assert z.shape == v.shape and z.dtype == dtype
+        errors += [abs(uphill - expected) / float(v.square().sum()), abs(other - gap) / float(v.square().sum())]
+        errors.append(float((y - z).abs().max()))
+    assert max(errors) < 20 * torch.finfo(dtype).eps
+    assert isinstance(total_variation._dual(v, 0.3), total_variation._CompiledDual)
+    assert isinstance(total_variation._dual(v.half(), 0.3), total_variation._TorchDual)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -22,7 +22,7 @@ from smadmm.denoisers import ridge_kernels as kernels
 from smadmm.denoisers.ridge import of_parity
 from smadmm.denoisers.ridge_kernels import Array
 
-STRIP = 1024  # columns of a matrix product
+STRIP = 300_000  # numbers in the patches and responses of a strip: half of a second-level cache of 2 MiB
 SIGNS = ((1, 1), (1, -1), (-1, 1), (-1, -1))  # of the parts, upside down and left to right: even 1, odd -1
 
 
@@ -48,7 +48,7 @@ class _Strips:
         self.transposed = [matrix.t().contiguous() for matrix in self.matrices]
         self.heights, self.widths = [len(m) for m in self.matrices], [len(m) for m in self.transposed]
         self.fours, self.starts = len(fours), np.cumsum(self.heights) - len(fours)
-        self.piece = np.empty(kernels.BLOCK, np.int32)
+        self.piece, self.lines = np.empty(kernels.BLOCK, np.int32), x.new_empty(4, x.shape[2]).numpy()
         self._kept: dict[tuple[str, int], _Buffer] = {}
 
     def _corner(self, filters: Tensor, upside_down: int, left_to_right: int) -> Tensor:
@@ -72,7 +72,7 @@ class _Strips:
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """Image, first row and number of rows of responses of every strip."""
-        step = max(1, STRIP // self.cols)
+        step = max(1, STRIP // (self.cols * sum(self.heights + self.widths)))
         for image in range(self.count):
             for row in range(0, self.rows, step):
                 yield image, row, min(step, self.rows - row)
@@ -85,20 +85,19 @@ class _Strips:
         return self._kept[name, rows]
 
     def responses(self, name: str, image: Array, row: int, rows: int) -> _Buffer:
-        """The responses of a strip, C x (rows cols); they and its patches are kept until the next one of that name."""
+        """A strip's responses in parts, C x (rows cols); they and its patches are kept until the next of that name."""
         t, columns = self._buffer(f"of {name}", self.heights, rows), self._buffer(name, self.widths, rows)
-        kernels.gather_folded(image, row, rows, self.size // 2, columns.whole)
+        kernels.gather_folded(image, row, rows, self.size // 2, columns.whole, self.lines)
         for matrix, part, out in zip(self.matrices, columns.parts, t.parts, strict=True):
             torch.mm(matrix, part, out=out)
-        self.mix(t.whole)
         return t
 
     def take_back(self, u: _Buffer, row: int, rows: int, z: Array) -> None:
-        """z += W' u on the patches of a strip, u in parts."""
-        columns = self._buffer("back", self.widths, rows)
+        """z += W' u on the patches of a strip, u in parts; those of x are no longer needed and give their memory."""
+        columns = self._buffer("x", self.widths, rows)
         for matrix, part, out in zip(self.transposed, u.parts, columns.parts, strict=True):
             torch.mm(matrix, part, out=out)
-        kernels.scatter_folded(columns.whole, row, rows, self.size // 2, z)
+        kernels.scatter_folded(columns.whole, row, rows, self.size // 2, z, self.lines)
 
     def add_products(self, u: _Buffer, name: str, rows: int, sums: list[Tensor]) -> None:
         """sums += u patches' over the strip of that name, u in parts."""
@@ -133,8 +132,7 @@ class ValidGradient(torch.autograd.Function):
         of_x, of_z = list(x.numpy()), list(z.numpy())
         for image, row, rows in strips:
             t = strips.responses("x", of_x[image], row, rows)
-            kernels.spline(t.whole, a, b, 1 / spacing, strips.piece)
-            strips.mix(t.whole)
+            kernels.mixed_spline(t.whole, strips.starts, strips.fours, (a, b), 1 / spacing, strips.piece)
             strips.take_back(t, row, rows, of_z[image])
         return z
 
@@ -183,6 +181,8 @@ def _derivatives(
     of_x, of_v, of_d = list(x.numpy()), list(v.contiguous().numpy()), list(d_x.numpy())
     for image, row, rows in strips:
         t, q = strips.responses("x", of_x[image], row, rows), strips.responses("v", of_v[image], row, rows)
+        strips.mix(t.whole)
+        strips.mix(q.whole)
         kernels.spline_backward(t.whole, q.whole, a, b, inverse, strips.piece, sums)
         strips.mix(q.whole)
         if in_image:

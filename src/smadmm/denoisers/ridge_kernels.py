@@ -15,83 +15,77 @@ BLOCK = 512
 
 
 @inlined()
-def _add(source: Array, target: Array) -> None:
-    for s in range(target.size):
-        target[s] += source[s]
+def _fold(line: Array, half: int, even: Array, odd: Array, begin: int) -> None:
+    """even[j] and odd[j - 1], from column `begin` on, := the sum and the difference of line[s + j] and line[s - j]."""
+    width = line.size - 2 * half
+    out, middle = even[0, begin : begin + width], line[half:]
+    for s in range(width):
+        out[s] = middle[s]
+    for j in range(1, half + 1):
+        left, right = line[half - j :], line[half + j :]
+        total, difference = even[j, begin : begin + width], odd[j - 1, begin : begin + width]
+        for s in range(width):
+            total[s], difference[s] = right[s] + left[s], right[s] - left[s]
+
+
+@inlined()
+def _unfold(even: Array, odd: Array, begin: int, half: int, lines: Array) -> None:
+    """The transpose of `_fold`: its result is the sum of two lines, which keeps reads and writes apart."""
+    width, size = lines.shape[1] - 2 * half, lines.shape[1]
+    for s in range(size):
+        lines[0, s] = lines[1, s] = 0
+    out, middle = even[0, begin : begin + width], lines[0, half:]
+    for s in range(width):
+        middle[s] = out[s]
+    for j in range(1, half + 1):
+        left, right = lines[1, half - j :], lines[0, half + j :]
+        total, difference = even[j, begin : begin + width], odd[j - 1, begin : begin + width]
+        for s in range(width):
+            right[s] += total[s] + difference[s]
+            left[s] += total[s] - difference[s]
 
 
 @compiled()
-def gather_folded(image: Array, row: int, rows: int, half: int, columns: Array) -> None:
+def gather_folded(image: Array, row: int, rows: int, half: int, columns: Array, lines: Array) -> None:
     """Patches of width 2 half + 1 as columns, split into parts (even, odd) upside down x (even, odd) left to right.
 
     Of the pixels (-i, -j), (-i, j), (i, -j), (i, j) about the centre, i, j >= 0, the parts hold the sums with the signs
     ++++, -+-+, --++, +--+ at the place (i, j); odd ones begin at 1. Where i or j is 0 pixels that coincide count once.
+    Of rows i below and above the sum and the difference are taken first; `lines`, 4 x image width, is scratch memory.
     """
     width, whole = image.shape[1] - 2 * half, half + 1
     eo = whole * whole
     oe, oo = eo + whole * half, eo + 2 * whole * half
     for r in range(rows):
-        here, middle = slice(r * width, (r + 1) * width), row + r + half
-        for i in range(whole):
-            upper, lower = image[middle - i], image[middle + i]
-            for j in range(whole):
-                a, b = upper[half - j : half - j + width], upper[half + j : half + j + width]
-                c, d = lower[half - j : half - j + width], lower[half + j : half + j + width]
-                even = columns[i * whole + j, here]
-                if i > 0 and j > 0:
-                    right, down = columns[eo + i * half + j - 1, here], columns[oe + (i - 1) * whole + j, here]
-                    corner = columns[oo + (i - 1) * half + j - 1, here]
-                    for s in range(width):
-                        p, q, u, v = b[s] + a[s], b[s] - a[s], d[s] + c[s], d[s] - c[s]
-                        even[s], right[s], down[s], corner[s] = u + p, v + q, u - p, v - q
-                elif i > 0:
-                    down = columns[oe + (i - 1) * whole, here]
-                    for s in range(width):
-                        even[s], down[s] = c[s] + a[s], c[s] - a[s]
-                elif j > 0:
-                    right = columns[eo + j - 1, here]
-                    for s in range(width):
-                        even[s], right[s] = b[s] + a[s], b[s] - a[s]
-                else:
-                    for s in range(width):
-                        even[s] = a[s]
+        middle = row + r + half
+        _fold(image[middle], half, columns, columns[eo:], r * width)
+        for i in range(1, whole):
+            upper, lower, total, difference = image[middle - i], image[middle + i], lines[0], lines[1]
+            for s in range(total.size):
+                total[s], difference[s] = lower[s] + upper[s], lower[s] - upper[s]
+            _fold(total, half, columns[i * whole :], columns[eo + i * half :], r * width)
+            _fold(difference, half, columns[oe + (i - 1) * whole :], columns[oo + (i - 1) * half :], r * width)
 
 
 @compiled()
-def scatter_folded(columns: Array, row: int, rows: int, half: int, image: Array) -> None:
+def scatter_folded(columns: Array, row: int, rows: int, half: int, image: Array, lines: Array) -> None:
     """The transpose of `gather_folded`, added to the image."""
     width, whole = image.shape[1] - 2 * half, half + 1
     eo = whole * whole
     oe, oo = eo + whole * half, eo + 2 * whole * half
     for r in range(rows):
-        here, middle = slice(r * width, (r + 1) * width), row + r + half
-        for i in range(whole):
-            upper, lower = image[middle - i], image[middle + i]
-            for j in range(whole):
-                a, b = upper[half - j : half - j + width], upper[half + j : half + j + width]
-                c, d = lower[half - j : half - j + width], lower[half + j : half + j + width]
-                even = columns[i * whole + j, here]
-                if i > 0 and j > 0:
-                    right, down = columns[eo + i * half + j - 1, here], columns[oe + (i - 1) * whole + j, here]
-                    corner = columns[oo + (i - 1) * half + j - 1, here]
-                    for s in range(width):
-                        p, q, u, v = even[s] + down[s], right[s] + corner[s], even[s] - down[s], right[s] - corner[s]
-                        c[s], a[s] = c[s] + (p - q), a[s] + (u - v)
-                        even[s], right[s] = p + q, u + v
-                    _add(right, b)
-                    _add(even, d)
-                elif i > 0:
-                    down = columns[oe + (i - 1) * whole, here]
-                    for s in range(width):
-                        a[s], c[s] = a[s] + (even[s] - down[s]), c[s] + (even[s] + down[s])
-                elif j > 0:
-                    right = columns[eo + j - 1, here]
-                    for s in range(width):
-                        a[s] += even[s] - right[s]
-                    for s in range(width):
-                        b[s] += even[s] + right[s]
-                else:
-                    _add(even, a)
+        middle = row + r + half
+        here, sums, differences = image[middle], lines[:2], lines[2:]
+        _unfold(columns, columns[eo:], r * width, half, sums)
+        for s in range(here.size):
+            here[s] += sums[0, s] + sums[1, s]
+        for i in range(1, whole):
+            _unfold(columns[i * whole :], columns[eo + i * half :], r * width, half, sums)
+            _unfold(columns[oe + (i - 1) * whole :], columns[oo + (i - 1) * half :], r * width, half, differences)
+            upper, lower, p, q, u, v = image[middle - i], image[middle + i], lines[0], lines[1], lines[2], lines[3]
+            for s in range(upper.size):
+                total, difference = p[s] + q[s], u[s] + v[s]
+                upper[s], lower[s] = upper[s] + (total - difference), lower[s] + (total + difference)
 
 
 @inlined()
@@ -103,17 +97,20 @@ def _pieces(t: Array, inverse_spacing: float, count: int, piece: NDArray[np.int3
         piece[n] = np.int32(min(last, max(zero, u)))
 
 
-@compiled()
-def spline(t: Array, offset: Array, slope: Array, inverse_spacing: float, piece: NDArray[np.int32]) -> None:
-    """t := phi(t); `piece` is scratch memory of BLOCK numbers."""
-    for c in range(t.shape[0]):
-        a, b = offset[c], slope[c]
-        for start in range(0, t.shape[1], BLOCK):
-            block = t[c, start : start + BLOCK]
-            _pieces(block, inverse_spacing, a.size, piece)
-            for n in range(block.size):
-                p = np.uint64(piece[n])
-                block[n] = a[p] + b[p] * block[n]
+@inlined()
+def _spline(t: Array, offset: Array, slope: Array, inverse_spacing: float, piece: NDArray[np.int32]) -> None:
+    _pieces(t, inverse_spacing, offset.size, piece)
+    for n in range(t.size):
+        p = np.uint64(piece[n])
+        t[n] = offset[p] + slope[p] * t[n]
+
+
+@inlined()
+def _butterfly(first: Array, second: Array, third: Array, fourth: Array) -> None:
+    for s in range(first.size):
+        p, q = first[s] + second[s], first[s] - second[s]
+        u, v = third[s] + fourth[s], third[s] - fourth[s]
+        first[s], second[s], third[s], fourth[s] = p + u, q + v, p - u, q - v
 
 
 @compiled()
@@ -137,11 +134,34 @@ def spline_sum(
 def butterfly(t: Array, starts: NDArray[np.int64], count: int) -> None:
     """Replace the rows starts + n of t, for each n < count, by their sums with the signs ++++, +-+-, ++--, +--+."""
     for n in range(count):
-        first, second, third, fourth = t[starts[0] + n], t[starts[1] + n], t[starts[2] + n], t[starts[3] + n]
-        for s in range(t.shape[1]):
-            p, q = first[s] + second[s], first[s] - second[s]
-            u, v = third[s] + fourth[s], third[s] - fourth[s]
-            first[s], second[s], third[s], fourth[s] = p + u, q + v, p - u, q - v
+        _butterfly(t[starts[0] + n], t[starts[1] + n], t[starts[2] + n], t[starts[3] + n])
+
+
+@compiled()
+def mixed_spline(
+    t: Array,
+    starts: NDArray[np.int64],
+    count: int,
+    pieces: tuple[Array, Array],
+    inverse_spacing: float,
+    piece: NDArray[np.int32],
+) -> None:
+    """t := phi(t), the rows starts + n mixed by `butterfly` before and after; `piece` is scratch of BLOCK numbers."""
+    offset, slope = pieces
+    for start in range(0, t.shape[1], BLOCK):
+        begin, stop = 0, min(start + BLOCK, t.shape[1])
+        for k in range(4):
+            for row in range(begin, starts[k]):
+                _spline(t[row, start:stop], offset[row], slope[row], inverse_spacing, piece)
+            begin = starts[k] + count
+        for n in range(count):
+            a, b = t[starts[0] + n, start:stop], t[starts[1] + n, start:stop]
+            c, d = t[starts[2] + n, start:stop], t[starts[3] + n, start:stop]
+            _butterfly(a, b, c, d)
+            for k in range(4):
+                row = starts[k] + n
+                _spline(t[row, start:stop], offset[row], slope[row], inverse_spacing, piece)
+            _butterfly(a, b, c, d)
 
 
 @compiled()
