@@ -46,6 +46,7 @@ from smadmm.sampling import stride
 REPAIRS = ("angles", "axis", "air", "width", "detectors", "stripes", "rays", "views", "noise", "negative")
 WIDER = 1.4  # the image beside the detector, where something lies outside the view
 ROUNDS, ROUGH_STEPS, ROUGH_STRENGTH = 3, 6, 20.0  # the first round finds gross errors alone
+ROUGH_CUT = 0.25  # the filter of its first image
 WINDOW = 31  # detectors of the running median: cupping is wider, stripes are not
 OUTER = 0.04  # share of the detectors at each side whose offsets are left alone
 SPREADS, OFF = 4.0, 8.0  # a dead detector: this many usual spreads, or this far off its neighbours
@@ -267,7 +268,7 @@ class _Rough(NamedTuple):
     residual: NDArray[np.float32]
 
 
-def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Survey, start: Tensor | None) -> _Rough:
+def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Survey) -> _Rough:
     """Solve coarsely with a strong prior, which follows no single detector."""
     detectors = values.shape[1]
     radon = Radon(math.ceil(detectors * survey.width / 2), np.deg2rad(survey.angles), detectors, 0.5, survey.center)
@@ -278,7 +279,7 @@ def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Su
     loss = Tomography(radon, images.rows, torch.from_numpy(weights), sampling=stride)
     prior, noise = find_prior("ridge-ct", "cpu", (-math.inf, math.inf)), noise_level(images.rows)
     rho = ROUGH_STRENGTH * posterior_weight(loss, noise, prior.sigma)
-    first = images.first(noise, prior.sigma) if start is None else start / scale
+    first = images[ROUGH_CUT]  # rings are weak in it
     solver = tomography(loss, prior.prox(rho), rho)
     done = run(solver, first, Stop(iterations=ROUGH_STEPS), every=ROUGH_STEPS, objective=False, progress=False)
     image = done.x * scale
@@ -296,7 +297,7 @@ def _rounds(
     dead, lost, wrong = np.zeros(values.shape[1], bool), np.zeros(len(values), bool), 0
     e = np.zeros_like(values)
     for number in range(ROUNDS):
-        rough = _rough(values, weights, survey, None if rough is None else rough.image)
+        rough = _rough(values, weights, survey)
         e = rough.residual
         columns = _columns(e, values - e, weights)
         usual = float(np.median(columns.spread[columns.spread > 0])) if columns.spread.any() else 0.0
@@ -422,9 +423,15 @@ def _outstanding(e: NDArray[np.float32], known: NDArray[np.bool_], travel: int) 
         around = e[max(0, i - 3) : i + 4, max(0, j - 4) : j + 5]
         middle = float(np.median(around))
         size, width = abs(e[i, j] - middle), 1.4826 * float(np.median(np.abs(around - middle)))
-        beside = [np.abs(e[n, max(0, j - travel) : j + travel + 1] - middle) for n in (i - 1, i + 1) if 0 <= n < len(e)]
-        out[i, j] = size > OUTSTANDING * max(width, usual) and size > 3 * max(float(b.max()) for b in beside)
+        rows = [n for n in (i - 1, i + 1) if 0 <= n < len(e)]
+        beside = [_second(np.abs(e[n, max(0, j - travel) : j + travel + 1] - middle)) for n in rows]
+        out[i, j] = size > OUTSTANDING * max(width, usual) and size > 3 * max(beside)
     return out
+
+
+def _second(values: NDArray[np.float32]) -> float:
+    """The second largest: another wrong ray may lie there."""
+    return float(np.sort(values)[-2])
 
 
 # --- noise ------------------------------------------------------------------------------------------------------------
