@@ -17,8 +17,8 @@ SOURCE = Path(smadmm.__file__).parent
 # a room may import those above it; the longest name that fits a module is its room
 ORDER = ["arguments", "extras", "compilation", "io.files", "schedules", "sampling", "operators", "problem", "xsteps",
          "estimators", "stepsize", "losses", "proxes", "solver", "certificate", "tuning", "checkpoint", "running",
-         "comparing", "denoisers", "imaging", "learn", "interop", "io", "report", "denoisers.training", "cli",
-         "paper"]  # fmt: skip
+         "protocol", "comparing", "denoisers", "imaging", "learn", "interop", "io", "report", "denoisers.training",
+         "cli", "paper"]  # fmt: skip
 
 
 def room(module):

@@ -5,7 +5,7 @@ import math
 import pytest
 from scipy import stats
 
-from smadmm.comparing import interval, paired, student
+from smadmm.protocol import interval, paired, student
 
 
 @pytest.mark.parametrize("freedom", [*range(1, 100), 1000, 10**6])

@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from smadmm.comparing import Interval
 from smadmm.paper.experiment import Findings, JobResult, Row
+from smadmm.paper.following import at_sfo
 from smadmm.paper.phase_runs import PHASE_METHODS, TEST, PhaseRun
-from smadmm.paper.rows import at_sfo, batch_table, difference, highest, mean, mean_curve, outcome, signed, some, values
+from smadmm.paper.rows import batch_table, difference, highest, mean, mean_curve, outcome, signed, some, values
 from smadmm.paper.writing import draw
+from smadmm.protocol import Interval
 from smadmm.report import Column, Curves, Part, Picture, Series, Table, Verdict
 from smadmm.report.parts import Outcome
 
