@@ -38,8 +38,13 @@ class Tuned:
     runs: int
 
     @property
+    def index(self) -> int:
+        """Which of the points is the best."""
+        return min(range(len(self.tried)), key=lambda i: self.tried[i].score)
+
+    @property
     def winner(self) -> Tried:
-        return min(self.tried, key=lambda one: one.score)
+        return self.tried[self.index]
 
     @property
     def best(self) -> Mapping[str, Any]:
@@ -113,6 +118,8 @@ def interval(values: Sequence[float], units: Sequence[Hashable] | None = None) -
     n = len(values)
     if n < 2:
         return Interval(values[0] if n else math.nan, math.nan, n)
+    if not all(map(math.isfinite, values)):
+        return Interval(fmean(values), math.nan, n)
     return Interval(fmean(values), student(n - 1) * stdev(values) / math.sqrt(n), n)
 
 
