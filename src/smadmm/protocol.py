@@ -77,6 +77,12 @@ def _at_end(value: Any, values: set[Any]) -> bool:
     return isinstance(value, int | float) and value in (min(values), max(values))
 
 
+def minus_mean(values: Sequence[float | None]) -> float:
+    """The score of values that should be large, such as SNRs; infinite if one is missing because its run diverged."""
+    there = [value for value in values if value is not None]
+    return -fmean(there) if len(there) == len(values) else math.inf
+
+
 def refuse_seen(tuning: Iterable[Hashable], reported: Iterable[Hashable]) -> None:
     """Refuse a comparison whose tuning saw data or seeds that it reports."""
     both = set(tuning) & set(reported)

@@ -100,9 +100,8 @@ def fit(rows: Sequence[Row]) -> tuple[float, float, float]:
     if not np.isfinite(levels).all():
         return math.nan, math.nan, math.nan
     logs, count, rng = np.log(np.asarray(budgets, dtype=float)), levels.shape[1], np.random.default_rng(0)
-    resampled = [levels[:, rng.integers(count, size=count)] for _ in range(500)]
-    slopes = [np.polyfit(logs, np.log(part.mean(1)), 1)[0] for part in resampled]
-    low, high = np.percentile(slopes, [2.5, 97.5])
+    resampled = levels[:, rng.integers(count, size=(500, count))].mean(-1)
+    low, high = np.percentile(np.polyfit(logs, np.log(resampled), 1)[0], [2.5, 97.5])
     return float(np.polyfit(logs, np.log(levels.mean(1)), 1)[0]), float(low), float(high)
 
 
@@ -136,7 +135,7 @@ def chapter(found: Findings) -> list[Part]:
         "run, falls with the number T of sample gradients. Every method is tuned in its step, batch sizes and period "
         f"for each problem and each T with {rows[0]['runs']} runs on seeds of its own ({len(grid('smadmm', 10_000))} "
         "points); the slope is that of log dist² in log T.",
-        _short(lines),
+        _short(lines, rows[-1]["n"]),
     ]
     for problem in PROBLEMS:
         own = some(lines, problem=problem)
@@ -199,7 +198,7 @@ def _ratio(row: Row) -> str:
     return f"{10 ** row['ratio']:.3g} [{low:.3g}, {high:.3g}]"
 
 
-def _short(lines: Sequence[Row]) -> Table:
+def _short(lines: Sequence[Row], n: int) -> Table:
     """Slopes and levels of all problems beside each other."""
     columns: list[str | Column] = ["method"]
     for problem in PROBLEMS:
@@ -208,7 +207,7 @@ def _short(lines: Sequence[Row]) -> Table:
     for method, label in LABELS.items():
         own = [row for row in lines if row["method"] == method]
         cells.append([label, *(cell for row in own for cell in (_slope(row), row["level"]))])
-    note = "Slope of log dist² in log T with its 95 % interval over seeds, tuned at every T; dist² at the largest T."
+    note = f"Slopes of log dist² in log T, tuned at every T; dist² at the largest T; {caption('seed', n)}."
     return Table("Oracle complexity (Table 1)", columns, cells, note)
 
 

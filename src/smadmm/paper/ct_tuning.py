@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 from smadmm.paper.ct_runs import CT_METHODS, CTRun, CTScan
 from smadmm.paper.experiment import JobResult
 from smadmm.paper.following import at_sfo
-from smadmm.protocol import Tried, Tuned, same_effort
+from smadmm.protocol import Tried, Tuned, minus_mean, same_effort
 from smadmm.report import Column, Table
 
 Budget = Literal["iterations", "sfo"]
@@ -88,13 +87,8 @@ def _tuned(jobs: Sequence[CTRun], results: Mapping[str, JobResult], sfo: int | N
     for job in jobs:
         result = results[job.name]
         found.setdefault((job.kappa, job.eta), []).append(result["snr"] if sfo is None else at_sfo(result, sfo))
-    tried = [Tried({"kappa": kappa, "eta": eta}, _score(values)) for (kappa, eta), values in found.items()]
+    tried = [Tried({"kappa": kappa, "eta": eta}, minus_mean(values)) for (kappa, eta), values in found.items()]
     return Tuned(tuple(tried), len(jobs))
-
-
-def _score(values: Sequence[float | None]) -> float:
-    """Minus the mean SNR; infinite if a run diverged."""
-    return -fmean(value for value in values if value is not None) if None not in values else math.inf
 
 
 def _label(cell: Cell) -> str:
