@@ -131,7 +131,7 @@ def _rows(
         row |= {name: float(np.mean(of(name))) for name in ("test_loss", "test_accuracy")}
         row |= {"seconds": float(np.min(of("seconds")))}
         row |= {name: float(np.median(of(name))) for name in ("certificate", "certificate_free_y")}
-        row |= {name: part.get(name) for name in ("step", "rho", "batch")}
+        row |= {name: part.get(name) for name in ("step", "rho", "batch", "flags")} | {"seeds": len(records)}
         rows.append({**row, "epochs_spent": float(np.mean(of("spent")))})
     return rows
 
