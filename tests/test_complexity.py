@@ -100,10 +100,15 @@ def test_the_kernel_is_the_twin_of_the_engine(name, method):
     eta = Power(chosen.eta, chosen.eta_power)
     solver = ADMM(Problem(twin, L1(made.weight), operator), estimator(chosen), rho=eta, eta=eta, x_step=Exact(operator))
     state = solver.init(torch.full(twin.shape, start, dtype=torch.float64))
+    levels = []
     while state.sfo < budget:
         state = solver.step(state)
+        if budget / 2 < state.sfo <= budget:
+            point = [state.x.numpy(), state.y.numpy(), state.lam.numpy(), *np.zeros((8, *twin.shape)), np.zeros(1)]
+            levels.append(kernel.distance(made, kernel.Arrays._make(point)))
     arrays = kernel.Arrays._make([np.full(twin.shape, start), *np.zeros((10, *twin.shape)), np.zeros(1)])
-    _, iterations = kernel.simulate(made, chosen, arrays, budget, np.array([3], dtype=np.uint64))
+    level, iterations = kernel.simulate(made, chosen, arrays, budget, np.array([3], dtype=np.uint64))
+    assert level == pytest.approx(np.mean(levels), rel=1e-6)
     assert iterations == state.k and twin.computed == state.sfo
     for ours, engines in ((arrays.x, state.x), (arrays.y, state.y), (arrays.lam, state.lam), (arrays.v, state.est.v)):
         np.testing.assert_allclose(ours, engines.numpy(), rtol=1e-6, atol=1e-9)
