@@ -5,7 +5,8 @@ with plateaus and heavy-tailed noise, and the chain of the lower bounds. Every m
 and period for each problem and each T by the same number of runs (smadmm.paper.complexity_runs), then reported on other
 seeds: dist^2 averaged over the second half of a run, which is its mean at a random iterate, and the slope of its
 logarithm in log T. SMADMM with dynamic parameters has no horizon: it is also reported with the constants that were best
-for the largest T at every T ("fixed"), whose slope is that of one method.
+for the smallest T at every T ("fixed"), whose slope is that of one method that goes on (those of the largest T would
+still be on their way at smaller ones, which makes any slope steep).
 
 Where dist^2 falls like T^slope, dist^2 = eps is reached with T ~ eps^(1/slope) sample gradients, so the paper's
 O(eps^(-3/2)) is the slope -2/3 and its O(eps^(-2)) the slope -1/2. An order is an upper bound: it holds where the
@@ -66,15 +67,15 @@ def reported_jobs(
     for job, found in chosen.items():
         points = [found.index]
         if job.method in EXPONENTS:
-            points.append(_at_largest(job, chosen).index)
+            points.append(_at_smallest(job, chosen).index)
         reported += [ComplexityRun(job.problem, job.method, job.budget, seeds, point) for point in points]
     return list(dict.fromkeys(reported))
 
 
-def _at_largest(job: ComplexityRun, chosen: Mapping[ComplexityRun, Tuned]) -> Tuned:
-    """What tuning chose for the same problem and method at the largest budget."""
+def _at_smallest(job: ComplexityRun, chosen: Mapping[ComplexityRun, Tuned]) -> Tuned:
+    """What tuning chose for the same problem and method at the smallest budget."""
     same = [other for other in chosen if (other.problem, other.method) == (job.problem, job.method)]
-    return chosen[max(same, key=lambda other: other.budget)]
+    return chosen[min(same, key=lambda other: other.budget)]
 
 
 def complexity_rows(jobs: Sequence[ComplexityRun], results: Mapping[str, JobResult]) -> list[Row]:
@@ -84,7 +85,7 @@ def complexity_rows(jobs: Sequence[ComplexityRun], results: Mapping[str, JobResu
     reported = {(job.problem, job.method, job.budget, job.point): job for job in jobs if job.point is not None}
     for job, found in sorted(chosen.items(), key=lambda item: item[0].budget):
         for parameters in ("tuned", "fixed") if job.method in EXPONENTS else ("tuned",):
-            used = found if parameters == "tuned" else _at_largest(job, chosen)
+            used = found if parameters == "tuned" else _at_smallest(job, chosen)
             name = reported[job.problem, job.method, job.budget, used.index].name
             levels = [math.inf if level is None else level for level in results[name]["levels"][0]]
             row: Row = {"problem": job.problem, "method": job.method, "budget": job.budget, "parameters": parameters}
@@ -213,7 +214,7 @@ def _short(lines: Sequence[Row], n: int) -> Table:
 
 def _table(problem: str, lines: Sequence[Row], rows: Sequence[Row]) -> Table:
     columns: list[str | Column] = ["method", "slope [95 % interval]", Column("dist²", ".2e", "lower"), "+-"]
-    columns += ["times SMADMM's, paired", "slope, fixed constants", "tuned to", "flags"]
+    columns += ["times SMADMM's, paired", "slope, constants of the smallest T", "tuned to", "flags"]
     cells = []
     for row in lines:
         level = [row["level"], f"{row['level_half']:.1e}", _ratio(row)]
