@@ -23,7 +23,7 @@ import numpy as np
 
 from smadmm.paper.complexity_runs import EXPONENTS, LABELS, PROBLEMS, ComplexityRun, grid, run_complexity, tuned
 from smadmm.paper.experiment import Experiment, Findings, JobResult, Request, Row
-from smadmm.paper.rows import some
+from smadmm.paper.rows import outcome, some
 from smadmm.paper.writing import draw, markdown
 from smadmm.protocol import Tuned, caption, interval, paired, same_effort
 from smadmm.report import Column, Curves, Heading, Part, Picture, Series, Table, Verdict
@@ -40,7 +40,8 @@ ABOUT = {
     "smooth": "r(t) = t²/(1 + t²), Gaussian noise: strongly convex near its minimum",
     "flat": "r(t) = s⁴/(1 + s⁴), s = t - 1, noise of Student's distribution with 3 degrees of freedom: a plateau, and "
     "no strong convexity at the minimum",
-    "chain": "the chain of the lower bounds: 25 links, each shown by one of 500 samples",
+    "chain": "the chain of the lower bounds: 25 links, each shown by one of 500 samples. dist² stays until all are "
+    "found, then falls at any speed, as its noise vanishes there: slopes are no orders",
 }
 
 
@@ -142,15 +143,23 @@ def chapter(found: Findings) -> list[Part]:
         own = some(lines, problem=problem)
         parts += [Heading(f"Problem {problem}", 3), f"{ABOUT[problem]}.", *verdicts(problem, own)]
         parts.append(_table(problem, own, rows))
-    return [*parts, *_curves(rows), Picture("complexity.png", "dist² against sample gradients: methods, and exponents")]
+    return [
+        *parts,
+        *_curves(rows),
+        Picture(
+            "complexity.png",
+            "dist² against sample gradients: methods, tuned at every T; exponents, constants of the smallest T",
+        ),
+    ]
 
 
 def verdicts(problem: str, lines: Sequence[Row]) -> list[Verdict]:
     of = {row["method"]: row for row in lines}
     ours, spider, sadmm = of["smadmm"], min(of["spider"], of["spider-free"], key=_level), of["sadmm"]
     one, here = of["smadmm-one"]["fixed"], ours["fixed"]
-    steeper = any(of[m]["fixed"][2] < here[1] for m in SWEEP if m != "smadmm")
-    shows = abs(here[0] + 2 / 3) <= FAR and not steeper
+    others = [of[m]["fixed"] for m in SWEEP if m != "smadmm"]
+    faster = [sum(other[i] < here[j] for other in others) for i, j in ((2, 1), (0, 0))]  # by intervals, by means
+    shows = 0 if faster[0] or abs(here[0] + 2 / 3) > FAR else 1 if faster[1] else 2
     return [
         Verdict(
             f"{problem}: SMADMM needs Õ(ε^(-3/2)) sample gradients with one per point and iteration (Theorem 3.2)",
@@ -159,19 +168,19 @@ def verdicts(problem: str, lines: Sequence[Row]) -> list[Verdict]:
         ),
         Verdict(
             f"{problem}: the order shows: SMADMM does not fall faster, nor does any other exponent of a_k",
-            "holds" if shows else "does not hold here",
+            outcome(shows, 2),
             "Slopes with fixed constants: "
             + ", ".join(f"exponent {EXPONENTS[m]:.3g}: {_bracketed(of[m]['fixed'])}" for m in SWEEP),
         ),
         Verdict(
-            f"{problem}: SMADMM has the order of SPIDER-ADMM, without its restarts",
-            _order(ours["slope"], spider["slope"]),
+            f"{problem}: SMADMM is as good as SPIDER-ADMM, in order and at the largest T, without its restarts",
+            outcome((ours["slope"] <= spider["slope"] + NEAR) + (spider["ratio"] + spider["ratio_half"] >= 0), 2),
             f"{LABELS[spider['method']]}: slope {_slope(spider)}, dist² {_ratio(spider)} times that of SMADMM (batch "
             f"free: slope {_slope(ours)})",
         ),
         Verdict(
-            f"{problem}: SMADMM improves on the order of SADMM, tuned in its batches, too",
-            "holds" if ours["slope_high"] < sadmm["slope_low"] and sadmm["ratio"] > 0 else "does not hold here",
+            f"{problem}: SMADMM improves on SADMM, tuned in its batches, too, in order and at the largest T",
+            outcome((ours["slope_high"] < sadmm["slope_low"]) + (sadmm["ratio"] > sadmm["ratio_half"]), 2),
             f"SADMM: slope {_slope(sadmm)}, dist² {_ratio(sadmm)} times that of SMADMM; with one sample and a fixed "
             f"step its slope is {_slope(of['sadmm-one'])}",
         ),
@@ -232,9 +241,10 @@ def _curves(rows: Sequence[Row]) -> list[Curves]:
     """A plot per problem, of the methods and of the exponents."""
     budgets = sorted({row["budget"] for row in rows})
     plots = []
-    for title, methods in (("methods", COMPARED), ("exponents of a_k", SWEEP)):
+    for title, methods, parameters in (("methods", COMPARED, "tuned"), ("exponents of a_k", SWEEP, "fixed")):
         for problem in PROBLEMS:
-            series = [_series(rows, problem, method) for method in methods]
+            some_rows = some(rows, problem=problem, parameters=parameters)
+            series = [_series(some(some_rows, method=method)) for method in methods]
             first = 1.6 * series[0].y[0]
             for slope, name in ((-2 / 3, "slope -2/3"), (-1 / 2, "slope -1/2")):
                 series.append(Series(name, budgets, [first * (T / budgets[0]) ** slope for T in budgets], dashed=True))
@@ -243,12 +253,11 @@ def _curves(rows: Sequence[Row]) -> list[Curves]:
     return plots
 
 
-def _series(rows: Sequence[Row], problem: str, method: str) -> Series:
+def _series(rows: Sequence[Row]) -> Series:
     """Means over seeds, with the range of 80 % of them."""
-    parameters = "fixed" if method in SWEEP and method != "smadmm" else "tuned"
-    own = [r for r in some(rows, problem=problem, method=method, parameters=parameters) if not r["diverged"]]
+    own = [row for row in rows if not row["diverged"]]
     low, high = ([float(np.percentile(row["levels"], q)) for row in own] for q in (10, 90))
-    return Series(LABELS[method], [row["budget"] for row in own], [row["level"] for row in own], low, high)
+    return Series(LABELS[rows[0]["method"]], [row["budget"] for row in own], [row["level"] for row in own], low, high)
 
 
 def table(found: Findings) -> str:
