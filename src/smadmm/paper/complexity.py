@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from smadmm.extras import needs
 from smadmm.paper.complexity_runs import EXPONENTS, LABELS, PROBLEMS, ComplexityRun, grid, run_complexity, tuned
 from smadmm.paper.experiment import Experiment, Findings, JobResult, Request, Row
 from smadmm.paper.rows import outcome, some
@@ -47,6 +48,7 @@ ABOUT = {
 
 def complexity_jobs(request: Request) -> list[ComplexityRun]:
     """Tuning: every method on every problem for every budget, the longest first."""
+    needs("numba", "learn", "runs of the complexity experiment")
     budgets, seeds = (QUICK_BUDGETS, 1) if request.quick else (FULL_BUDGETS, 3)
     first = request.seed + TUNING_SEED
     return [
