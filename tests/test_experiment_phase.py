@@ -119,6 +119,7 @@ def test_full_and_quick_plans_name_every_job_once_and_tune_on_other_data():
         names = [run.name for run in [*tuning, *reported]]
         assert len(set(names)) == len(names)
         assert not {seen for run in tuning for seen in run.sees} & {seen for run in reported for seen in run.sees}
+        assert {run.scan.images for run in tuning} == {"train"} and {run.scan.images for run in reported} == {"test"}
         tries = {}
         for run in tuning:
             if run.batch != run.scan.masks:  # at the iterations that are reported, the same effort for every method

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from smadmm.paper.classification_claims import (
     AUTO,
@@ -164,12 +165,13 @@ def _last_mark(results: ClassificationRows, title: str, value: str, form: str) -
         return f"{text} ± {row['objective_std']:.4f}" if spread else text
 
     lines = [[*_label(c[0]), *(cell(results.get(c, *method)) for method in shown)] for c in results.last_cells]
-    seeds = {results.get(results.last_cells[0], *method)["seeds"] for method in SHOWN}
+    heads = ["set", "intercept", "lam1", *(_head(*method) for method in shown)]
+    seeds: list[Any] = [results.get(results.last_cells[0], *method).get("seeds") for method in SHOWN]
+    if None in seeds:  # stored before rows said it
+        return Table(title, heads, lines)
     flagged = sum(bool(results.get(c, m, "tuned")["flags"]) for c in results.last_cells for m in TUNED)
-    note = (
-        f"{caption('seed', min(seeds))}; {flagged} of {len(lines) * len(TUNED)} tuned points have flags (results.json)."
-    )
-    return Table(title, ["set", "intercept", "lam1", *(_head(*method) for method in shown)], lines, note)
+    told = f"{flagged} of {len(lines) * len(TUNED)} tuned points have flags (results.json)"
+    return Table(title, heads, lines, f"{caption('seed', min(seeds))}; {told}.")
 
 
 def notes(found: Findings) -> list[str]:
