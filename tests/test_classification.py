@@ -29,6 +29,8 @@ COLUMNS |= {
     "step",
     "rho",
     "batch",
+    "flags",
+    "seeds",
     "epochs_spent",
 }
 
@@ -111,7 +113,7 @@ def test_files_are_written(done):
     text = (out / "table.md").read_text()
     claims = verdicts(ClassificationRows(rows))
     assert all(f"**{claim.claim}**: {claim.outcome}. {claim.because}." in text for claim in claims)
-    assert "| dense | 80 | 80 | 6 |" in text and "tuned on each problem with 3 runs" in text
+    assert "| dense | 80 | 80 | 6 |" in text and "tuned on each problem with 6 runs" in text
     assert verdicts(ClassificationRows(stored["rows"])) == claims
     for name in TINY.sets:
         assert 10_000 < (out / f"{name}_lam1_0.001.png").stat().st_size < 200_000
@@ -193,7 +195,7 @@ def test_tuning_does_not_look_at_the_test_half(data, monkeypatch):
     del setting.test, setting.test_oracle
     monkeypatch.setattr(classification_methods, "show", lambda setting, method: [])
     tuned = classification_methods.run_tuned(setting, "sadmm")
-    assert tuned["runs"] == 3 and sorted(m for c in tuned["configurations"] for m in c["chosen"]) == [1, 3]
+    assert tuned["runs"] == 6 and sorted(m for c in tuned["configurations"] for m in c["chosen"]) == [1, 3]
 
 
 def test_seeds_of_tuning_and_showing_differ():
@@ -217,7 +219,7 @@ def test_the_papers_recipe_is_the_papers(data):
 def made_rows(smadmm, auto):
     """One problem, one mark; all rivals at .2."""
     base = {"set": "s", "intercept": False, "lam1": 1.0, "epochs": 2, "test_loss": 0.2, "certificate": 1.0}
-    base |= {"certificate_free_y": 1.0, "objective": 0.2, "objective_std": 0.0}
+    base |= {"certificate_free_y": 1.0, "objective": 0.2, "objective_std": 0.0, "flags": "", "seeds": 8}
     own = {"objective": smadmm, "certificate": smadmm, "certificate_free_y": smadmm, "test_loss": smadmm}
     base["objective_median"], own["objective_median"] = 0.2, smadmm
     rows = [

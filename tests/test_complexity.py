@@ -1,109 +1,258 @@
-"""The complexity experiment: its problem, its measure, its fit, and what the command leaves behind."""
+"""The complexity experiment: its kernel is the engine's twin; its problems, its fit, and what it leaves behind."""
 
 import json
-import os
-import subprocess
-import sys
+import math
 
 import numpy as np
 import pytest
 import torch
 
 import smadmm
-from smadmm.estimators import Estimate
+from smadmm.estimators import SGD, Spider, Storm
+from smadmm.losses.inverse import combine
 from smadmm.operators.linear import Matrix
 from smadmm.paper import complexity, complexity_runs
-from smadmm.paper.complexity_runs import SIZE, WEIGHT, ComplexityRun, Population, distances
-from smadmm.paper.experiment import Findings, Request
+from smadmm.paper.complexity_runs import LABELS, POINTS, PROBLEMS, grid, setting
+from smadmm.paper.experiment import Request
+from smadmm.paper.reproducing import reproduce
+from smadmm.problem import Loss, Problem
 from smadmm.proxes import L1
-from smadmm.sampling import Rng
-from smadmm.solver import State
+from smadmm.schedules import Power
+from smadmm.solver import ADMM
+from smadmm.xsteps import Exact
+
+kernel = pytest.importorskip("smadmm.paper.complexity_kernel")
+KINDS = {name: kind for kind, name in enumerate(PROBLEMS)}
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory):
-    """`smadmm reproduce complexity --quick`, once."""
-    out = tmp_path_factory.mktemp("complexity")
-    command = [sys.executable, "-m", "smadmm", "reproduce", "complexity", "--out", str(out), "--quick"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
-    return out, json.loads((out / "results.json").read_text())
+def problem_of(name):
+    size, c, weight, start, _ = PROBLEMS[name]
+    A = np.eye(size) + c * np.diag(np.ones(size - 1), 1)
+    made = kernel.Population(KINDS[name], c, weight, np.linalg.inv(np.eye(size) + A.T @ A))
+    return made, torch.from_numpy(A), start
 
 
-@pytest.mark.slow
-def test_results_have_the_promised_form(measured):
-    out, results = measured
-    promised = {"experiment", "command", "version", "code", "quick", "seed", "size", "seconds", "environment", "rows"}
-    assert set(results) >= promised
-    assert results["experiment"] == "complexity" and results["version"] == smadmm.__version__
-    for row in results["rows"]:
-        assert set(row) >= {"method", "variant", "slope", "slope_low", "slope_high", "sfo_to_1e-3", "level"}
-        assert row["slope_low"] <= row["slope"] <= row["slope_high"] and row["level"] == row["level_at_100000"]
-    assert (out / "complexity.png").stat().st_size > 10_000
-    assert (out / "table.md").read_text() == complexity.table(Findings((), {}, results["rows"]))
+class Twin(Loss):
+    """A problem of the kernel for the engine; batches are those that the kernel draws."""
+
+    dtype = torch.float64
+
+    def __init__(self, name, seed):
+        self.kind, self.shape = KINDS[name], (PROBLEMS[name][0],)
+        self.state, self.computed, self.size = np.array([seed], dtype=np.uint64), 0, 0
+
+    def draw(self, rng, size):
+        e, n = np.zeros(self.shape), np.zeros(self.shape)
+        self.size = size
+        with np.errstate(over="ignore"):
+            kernel.draw(self.kind, self.state, size, e, n)
+        return e, n
+
+    def value(self, x, batch):
+        raise NotImplementedError
+
+    def gradient(self, points, weights, batch):
+        self.computed += self.size * len(points)
+        return combine([self.at(x, *batch) for x in points], weights)
+
+    def at(self, x, e, n):
+        e, n, x = torch.from_numpy(e), torch.from_numpy(n), x.clone().requires_grad_()
+        if self.kind == kernel.CHAIN:
+            gradient = torch.autograd.grad(chain(x), x)[0]
+            steps = torch.tensor([kernel.step(abs(float(t))) for t in x.detach()], dtype=torch.float64)
+            near = steps.square().flip(0).cumsum(0).flip(0).sqrt()
+            theta = torch.tensor([kernel.step(1 - float(t)) for t in near], dtype=torch.float64)
+            return gradient * (1 + theta * e[0])
+        alpha = torch.linspace(0.5, 1.0, len(x), dtype=torch.float64)
+        r = x**2 / (1 + x**2) if self.kind == kernel.SMOOTH else (x - 1) ** 4 / (1 + (x - 1) ** 4)
+        return torch.autograd.grad((alpha * (1 + e / 2) * r + n * x).sum(), x)[0]
+
+
+def chain(x):
+    """F as in Arjevani et al."""
+
+    def psi(t):
+        return torch.where(t > 0.5, torch.exp(1 - 1 / (2 * t.clamp(min=0.5 + 1e-9) - 1) ** 2), torch.zeros_like(t))
+
+    def phi(t):
+        return math.sqrt(math.e * math.pi / 2) * (1 + torch.erf(t / math.sqrt(2)))
+
+    before = torch.cat([torch.ones(1, dtype=x.dtype), x[:-1]])
+    return (psi(-before) * phi(-x))[1:].sum() - (psi(before) * phi(x)).sum()
+
+
+SETTINGS = {
+    "sadmm": ({"eta": 2.0, "batch": 7.0}, lambda s: SGD(s.batch)),
+    "smadmm": ({"eta": 0.5, "a": 0.8, "batch": 2.0}, lambda s: Storm(s.batch, Power(0.8, -2 / 3), first=s.first)),
+    "smadmm-1": ({"eta": 0.5, "a": 3.2, "batch": 1.0}, lambda s: Storm(s.batch, Power(3.2, -1.0), first=s.first)),
+    "spider": ({"eta": 2.0, "n": 25.0}, lambda s: Spider(s.batch, s.every, restart=s.first)),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("method", SETTINGS)
+def test_the_kernel_is_the_twin_of_the_engine(name, method):
+    """The same batches, the same iterates, the same count of sample gradients."""
+    point, estimator = SETTINGS[method]
+    chosen, (made, A, start) = setting(name, method, 1000, point), problem_of(name)
+    twin, budget = Twin(name, 3), 400
+    operator = Matrix(A)
+    eta = Power(chosen.eta, chosen.eta_power)
+    solver = ADMM(Problem(twin, L1(made.weight), operator), estimator(chosen), rho=eta, eta=eta, x_step=Exact(operator))
+    state = solver.init(torch.full(twin.shape, start, dtype=torch.float64))
+    levels = []
+    while state.sfo < budget:
+        state = solver.step(state)
+        if budget / 2 < state.sfo <= budget:
+            point = [state.x.numpy(), state.y.numpy(), state.lam.numpy(), *np.zeros((8, *twin.shape)), np.zeros(1)]
+            levels.append(kernel.distance(made, kernel.Arrays._make(point)))
+    arrays = kernel.Arrays._make([np.full(twin.shape, start), *np.zeros((10, *twin.shape)), np.zeros(1)])
+    level, iterations = kernel.simulate(made, chosen, arrays, budget, np.array([3], dtype=np.uint64))
+    assert level == pytest.approx(np.mean(levels), rel=1e-6)
+    assert iterations == state.k and twin.computed == state.sfo
+    for ours, engines in ((arrays.x, state.x), (arrays.y, state.y), (arrays.lam, state.lam), (arrays.v, state.est.v)):
+        np.testing.assert_allclose(ours, engines.numpy(), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_sample_gradients_have_the_mean_that_is_computed(name):
+    """And dist^2 is that of the definition, with the exact gradient."""
+    size, generator = PROBLEMS[name][0], np.random.default_rng(0)
+    x, zero = generator.uniform(-1.5, 1.5, size), np.zeros(size)
+    x[size // 2 :] *= 0.1  # the end of the chain is not found yet
+    state, e, n, exact, mean = np.array([1], dtype=np.uint64), zero.copy(), zero.copy(), zero.copy(), zero.copy()
+    kernel.add_gradient(KINDS[name], x, 1.0, e, n, exact)
+    assert np.allclose(exact, Twin(name, 0).at(torch.from_numpy(x), zero, zero))
+    with np.errstate(over="ignore"):
+        kernel.draw(KINDS[name], state, 4000, e, n)
+    kernel.add_gradient(KINDS[name], x, 1.0, e, n, mean)
+    assert np.abs(mean - exact).max() < 0.06 + 1.5 * np.abs(exact).max() * (name == "chain")
+    made, A, _ = problem_of(name)
+    y, lam = 0.01 * generator.standard_normal(size), 0.01 * generator.standard_normal(size)
+    y[::3] = 0
+    arrays = kernel.Arrays._make([x, y, lam, *np.zeros((8, size)), np.zeros(1)])
+    residual = [exact - A.numpy().T @ lam, A.numpy() @ x - y]
+    dual = L1(made.weight).subdifferential_distance(torch.from_numpy(y), -torch.from_numpy(lam))
+    assert kernel.distance(made, arrays) == pytest.approx(sum((r**2).sum() for r in residual) + dual**2)
+
+
+@pytest.mark.parametrize("method", ["asvrg-strong", "asvrg-convex"])
+def test_asvrg_is_that_of_its_source(method):
+    """Liu, Shang and Cheng's algorithm line by line, on the same batches."""
+    budget, n, theta = 600, 16, 0.6
+    chosen, (made, A, start) = (
+        setting("smooth", method, 1000, {"eta": 1.0, "theta": theta, "n": n}),
+        problem_of("smooth"),
+    )
+    twin, A, every = Twin("smooth", 5), A.numpy(), 4
+    gradient = lambda x, batch: twin.at(torch.from_numpy(x), *batch).numpy()  # noqa: E731
+    z, lam = np.full(twin.shape, start), np.zeros(twin.shape)
+    anchor = z.copy()
+    full = v = gradient(anchor, twin.draw(None, n))
+    sfo, k, coupled = n, 0, []
+    while sfo < budget:
+        k, eta = k + 1, chosen.eta * theta
+        u = A @ z - lam / eta
+        y = np.sign(u) * np.maximum(np.abs(u) - made.weight / eta, 0)
+        w = lam - eta * (A @ z - y)
+        z = z - made.M @ (v - A.T @ w) / eta
+        lam = lam - eta * (A @ z - y)
+        coupled.append(theta * z + (1 - theta) * anchor)
+        if k % every == 0:
+            anchor, coupled = np.mean(coupled, axis=0), []
+            full = gradient(anchor, twin.draw(None, n))
+            sfo += n
+            if method == "asvrg-convex":
+                theta = (math.sqrt(theta**4 + 4 * theta**2) - theta**2) / 2
+            else:
+                z, lam = anchor.copy(), np.linalg.solve(A.T, full)
+        batch = twin.draw(None, 4)
+        v = gradient(theta * z + (1 - theta) * anchor, batch) - gradient(anchor, batch) + full
+        sfo += 2 * 4
+    arrays = kernel.Arrays._make([np.full(twin.shape, start), *np.zeros((10, *twin.shape)), np.zeros(1)])
+    assert kernel.simulate(made, chosen, arrays, budget, np.array([5], dtype=np.uint64))[1] == k
+    np.testing.assert_allclose(arrays.x, z, rtol=1e-8)
+    np.testing.assert_allclose(arrays.v, v, rtol=1e-6, atol=1e-12)
+
+
+def test_levels_are_means_over_the_second_half_and_divergence_is_infinite():
+    one = setting("smooth", "sadmm-one", 1000, {"eta": 100.0})
+    assert 0.1 < complexity_runs.level("smooth", one, 2000, 0) < 20
+    wild = setting("chain", "sadmm-one", 1000, {"eta": 1e-13})
+    assert math.isinf(complexity_runs.level("chain", wild, 2000, 0))
+    assert math.isinf(complexity_runs.level("smooth", one, 1, 0))  # not a single step fits
+
+
+def test_every_method_has_as_many_points_and_the_published_ones_are_as_published():
+    for method in LABELS:
+        for T in (1000, 10**6):
+            points = grid(method, T)
+            assert len(points) == POINTS == len({tuple(point.items()) for point in points})
+    for point in grid("spider", 10**5):
+        made = setting("smooth", "spider", 10**5, point)
+        assert made.batch == max(1, round(math.sqrt(made.first))) and made.every == max(2, made.batch)
+    assert {setting("smooth", "smadmm-one", 10**5, point).batch for point in grid("smadmm-one", 10**5)} == {1}
+
+
+def test_tuning_sees_no_seed_that_is_reported():
+    for quick in (True, False):
+        request = Request("out", quick=quick)
+        jobs = complexity.complexity_jobs(request)
+        results = {job.name: {"levels": [[float(i)] for i in range(POINTS)]} for job in jobs}
+        reported = complexity.reported_jobs(request, jobs, results)
+        assert not {s for job in jobs for s in job.sees} & {s for job in reported for s in job.sees}
+        assert all(len(job.seeds) >= 8 and job.point == 0 for job in reported)
+        assert {(j.problem, j.method, j.budget) for j in jobs} == {(j.problem, j.method, j.budget) for j in reported}
+        assert len({job.name for job in [*jobs, *reported]}) == len(jobs) + len(reported)
+
+
+def rows_with(levels_of):
+    """Rows of all problems and methods, where levels_of(method, T) is dist^2."""
+    rows = []
+    for T in (10**4, 10**5):
+        for problem in PROBLEMS:
+            for method in LABELS:
+                for parameters in ("tuned", "fixed") if method in complexity.EXPONENTS else ("tuned",):
+                    levels = [levels_of(method, T) * scale for scale in (0.9, 1.0, 1.1)]
+                    row = {"problem": problem, "method": method, "budget": T, "parameters": parameters, "n": 3}
+                    row |= {"level": levels[1], "level_half": 0.1, "levels": levels, "flags": "", "runs": 6}
+                    rows.append(row | {"diverged": 0, "tuned_eta": 1.0})
+    return rows
 
 
 def test_the_fit_finds_the_slope_of_a_power_law():
-    budgets = [10**3, 10**4, 10**5]
-    levels = np.array([[scale * 5 * T ** (-2 / 3) for scale in (0.5, 1.0, 1.5)] for T in budgets])
-    slope, low, high, reach = complexity.fit(budgets, levels)
-    assert (slope, low, high) == pytest.approx((-2 / 3,) * 3) and 5 * reach ** (-2 / 3) == pytest.approx(1e-3)
-    assert np.isnan(complexity.fit(budgets, np.ones((3, 2)))[3])  # a flat line reaches nothing
+    rows = [{"budget": T, "levels": [scale * 5 * T ** (-2 / 3) for scale in (0.5, 1.0, 1.5)]} for T in (10**3, 10**5)]
+    assert complexity.fit(rows) == pytest.approx((-2 / 3,) * 3)
+    assert all(map(math.isnan, complexity.fit([{"budget": 10, "levels": [1.0, math.inf]}] * 2)))
 
 
-def test_sample_gradients_have_the_mean_that_is_computed():
-    f, x = Population(4), torch.linspace(-2, 2, 4 * SIZE, dtype=torch.float64).reshape(4, SIZE)
-    mean = f.gradient((x,), (1.0,), f.draw(Rng(0, 0), 10**8))
-    assert torch.allclose(mean, f.mean_gradient(x), atol=1e-3)
-    small = torch.autograd.functional.jacobian(lambda x: f.value(x, (f.alpha, torch.zeros(4, SIZE))), x)
-    assert torch.allclose(small, f.mean_gradient(x))
+def test_the_verdicts_follow_the_numbers():
+    def outcomes(slopes):
+        lines = complexity.summary(rows_with(lambda method, T: T ** slopes.get(method, -2 / 3)))
+        own = [line for line in lines if line["problem"] == "flat"]
+        return [verdict.outcome for verdict in complexity.verdicts("flat", own)]
+
+    yes, no = "holds", "does not hold here"
+    assert outcomes({"sadmm": -0.5}) == [yes, yes, yes, yes]
+    assert outcomes({"smadmm-1": -1.0}) == [yes, no, yes, no]  # another exponent falls faster; SADMM as fast
+    assert outcomes({"smadmm": -0.4, "smadmm-one": -0.4}) == [no, no, no, no]
+    assert outcomes({"smadmm-one": -0.55})[0] == "holds in part"
 
 
-def test_the_measure_is_that_of_the_certificate():
-    f, g = Population(1), torch.Generator().manual_seed(0)
-    A = Matrix(torch.eye(SIZE, dtype=torch.float64) + torch.ones(SIZE, SIZE, dtype=torch.float64), batch=(1,))
-    x, y, lam = (0.01 * torch.randn(1, SIZE, generator=g, dtype=torch.float64) for _ in range(3))
-    y[0, ::3] = 0
-    gradient = f.mean_gradient(x) - A.adjoint(lam)
-    dual = L1(WEIGHT).subdifferential_distance(y, -lam)
-    expected = gradient.square().sum() + dual**2 + (A(x) - y).square().sum()
-    estimate = Estimate(gradient, x, 0)
-    state = State(1, x, (y,), lam, est=estimate, Ax=A(x), Bys=(-y,), drawn=0)
-    assert distances(f, A, state).item() == pytest.approx(float(expected))
-
-
-def test_a_method_with_a_horizon_runs_once_per_budget():
-    jobs = complexity.complexity_jobs(Request("out", quick=True))
-    assert jobs == sorted(jobs, key=lambda job: -job.budgets[-1]) and len({job.name for job in jobs}) == len(jobs)
-    for line in complexity.TABLE_1:
-        budgets = [job.budgets for job in jobs if (job.method, job.variant) == (line.method, line.variant)]
-        assert sorted(budgets) == (
-            [(T,) for T in complexity.QUICK_BUDGETS] if line.horizon else [complexity.QUICK_BUDGETS]
-        )
-
-
-@pytest.mark.parametrize("line", complexity.TABLE_1, ids=lambda m: f"{m.method} {m.variant}")
-def test_every_method_pays_for_what_it_computes(line, monkeypatch):
-    """A run of the experiment ends where the sample gradients it really computed reach the budget."""
-    computed = []
-
-    class Counted(complexity_runs.Population):
-        def draw(self, rng, size):
-            self.size = size
-            return super().draw(rng, size)
-
-        def gradient(self, points, weights, batch):
-            computed.append(self.size * len(points))
-            return super().gradient(points, weights, batch)
-
-    monkeypatch.setattr(complexity_runs, "Population", Counted)
-    complexity_runs.run_complexity(ComplexityRun(line.method, line.variant, (1000,), runs=2, seed=0), None)
-    assert sum(computed[:-1]) < 1000 <= sum(computed)
-
-
-def test_levels_are_those_of_the_second_half(monkeypatch):
-    """With the count of gradients in the place of dist^2 the mean over (T/2, T] is about 3 T/4."""
-    counted = lambda f, A, s: torch.full((2,), float(s.sfo), dtype=torch.float64)  # noqa: E731
-    monkeypatch.setattr(complexity_runs, "distances", counted)
-    found = complexity_runs.run_complexity(ComplexityRun("sadmm", "one", (200, 800), runs=2, seed=0), None)
-    np.testing.assert_allclose(found["levels"], [[150, 150], [600, 600]], rtol=0.01)
+@pytest.mark.slow
+def test_results_have_the_promised_form(tmp_path, monkeypatch):
+    """A smaller version of the experiment, from tuning to the files."""
+    monkeypatch.setattr(complexity, "QUICK_BUDGETS", (500, 1000))
+    rows = reproduce(complexity.COMPLEXITY, Request(tmp_path, quick=True, processes=0, progress=False))
+    results = json.loads((tmp_path / "results.json").read_text())
+    promised = {"experiment", "command", "version", "code", "quick", "seed", "size", "seconds", "environment", "rows"}
+    assert set(results) >= promised and results["version"] == smadmm.__version__ and len(results["rows"]) == len(rows)
+    tuned = [row for row in rows if row["parameters"] == "tuned"]
+    assert len(tuned) == len(PROBLEMS) * len(LABELS) * 2 and {row["runs"] for row in rows} == {POINTS}
+    assert all({"level", "level_half", "flags", "diverged"} <= set(row) and len(row["levels"]) == 8 for row in rows)
+    tables = [part for part in results["report"] if isinstance(part, dict) and part["kind"] == "table"]
+    assert all("unit: seed, n = 8" in table["note"] for table in tables)
+    assert all(table["columns"][-1] == "flags" for table in tables[1:])
+    assert sum(part["kind"] == "verdict" for part in results["report"] if isinstance(part, dict)) == 4 * len(PROBLEMS)
+    assert (tmp_path / "complexity.png").stat().st_size > 10_000
+    assert (tmp_path / "table.md").read_text().startswith("Oracle complexity (Table 1)")

@@ -10,16 +10,25 @@ import pytest
 import torch
 from PIL import Image
 
-from smadmm.comparing import Interval, interval
 from smadmm.io.phantoms import abdomen
 from smadmm.paper import jobs, phase, phase_chapter, phase_runs
 from smadmm.paper.experiment import Request
+from smadmm.paper.following import at_sfo
 from smadmm.paper.phase_runs import read_set
 from smadmm.paper.reproducing import reproduce
-from smadmm.paper.rows import at_sfo, outcome
+from smadmm.paper.rows import outcome
+from smadmm.protocol import Interval, interval
+
+
+def planned(plan):
+    """Tuning runs, and those that are reported if the last step is always the best."""
+    tuning = [*phase._strengths(plan), *phase._own_steps(plan)]
+    results = {run.name: {"snr": i, "curve": [i], "sfo": [0]} for i, run in enumerate(tuning)}
+    return tuning, phase.reported_runs(plan, phase_chapter.choose_steps(tuning, results))
+
 
 PLAN = phase.PhasePlan(
-    size=24, images=(0, 1), more_images=(2, 3), seeds=3, iterations=4, many=(9,), training=(0,), crop=24
+    size=24, images=(0, 1), more_images=(2, 3), seeds=2, batches=(1, 2), iterations=4, many=(9,), training=(0,), crop=24
 )
 
 
@@ -36,6 +45,8 @@ def data(tmp_path_factory):
 
 def small(tmp_path, data, monkeypatch, plan=PLAN):
     monkeypatch.setattr(phase, "QUICK", plan)
+    monkeypatch.setattr(phase, "STEPS", (1.0, 0.5))
+    monkeypatch.setattr(phase, "STRENGTHS", {"unbiased": (0.3,), "sum": (0.5,)})
     return reproduce(phase.PHASE, Request(tmp_path, data, quick=True, processes=0, progress=False))
 
 
@@ -46,6 +57,10 @@ def test_it_leaves_results_and_resumes(data, tmp_path, monkeypatch):
     assert stored["experiment"] == "phase" and len(stored["rows"]) == len(rows)
     kinds = [part["kind"] for part in stored["report"] if isinstance(part, dict)]
     assert kinds.count("verdict") == 4 and "curves" in kinds and "table" in kinds
+    tables = [part for part in stored["report"] if isinstance(part, dict) and part["kind"] == "table"]
+    told = [table for table in tables if not table["title"].startswith("Tuning")]
+    assert all("unit: seed, n = " in table["note"] for table in told) and len(told) >= 5
+    assert any(table["columns"][-1] == "flags" for table in told)
     assert (tmp_path / "phase.png").exists() and (tmp_path / "results.csv").exists()
     text = (tmp_path / "table.md").read_text()
     assert "(31.56)" in text and "Many masks" in text and "Boat" in text
@@ -57,7 +72,7 @@ def test_it_leaves_results_and_resumes(data, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_sfo_are_those_of_the_table(data, tmp_path, monkeypatch):
     """K = 4, B = 2, N = 6: SADMM (K + 1) B; SMADMM B + B (a_1 = 1) + 3 * 2 B; SPIDER 6 + 2 * 2 B + 6 + 2 B."""
-    plan = replace(PLAN, images=(0,), more_images=(), seeds=1, batches=(1, 2), many=(), training=())
+    plan = replace(PLAN, images=(0,), more_images=(), seeds=1, batches=(1, 2), many=(), training=(0,))
     rows = small(tmp_path, data, monkeypatch, plan)
     sfo = {row["method"]: row["sfo"] for row in rows if row["purpose"] == "unbiased" and row["batch"] == 2}
     assert sfo["sadmm"] == sfo["sadmm-decay"] == sfo["on-red"] == 10
@@ -90,7 +105,7 @@ def test_all_methods_see_the_same_masks_and_noise(data, monkeypatch):
 
 
 def test_the_sum_convention_has_its_own_constants():
-    runs = [run for run in phase.planned_runs(phase.FULL) if (run.purpose, run.method) == ("sum", "smadmm")]
+    runs = [run for run in planned(phase.FULL)[1] if (run.purpose, run.method) == ("sum", "smadmm")]
     weights = {run.batch: (run.weights.rho, run.weights.step) for run in runs}
     assert [weights[1], weights[3]] == [
         (1.3181, pytest.approx(1 / 8.6362)),
@@ -98,15 +113,24 @@ def test_the_sum_convention_has_its_own_constants():
     ]
 
 
-def test_full_and_quick_plans_name_every_job_once():
+def test_full_and_quick_plans_name_every_job_once_and_tune_on_other_data():
     for plan in (phase.FULL, phase.QUICK):
-        names = [run.name for run in phase.planned_runs(plan)]
+        tuning, reported = planned(plan)
+        names = [run.name for run in [*tuning, *reported]]
         assert len(set(names)) == len(names)
-    runs = phase.planned_runs(phase.FULL)
-    tables = [run for run in runs if run.purpose in ("sum", "unbiased")]
+        assert not {seen for run in tuning for seen in run.sees} & {seen for run in reported for seen in run.sees}
+        assert {run.scan.images for run in tuning} == {"train"} and {run.scan.images for run in reported} == {"test"}
+        tries = {}
+        for run in tuning:
+            if run.batch != run.scan.masks:  # at the iterations that are reported, the same effort for every method
+                assert run.iterations == plan.iterations
+                tries.setdefault(run.method, []).append(run.weights.step)
+        assert {len(steps) for steps in tries.values()} == {len(phase.STEPS) * ((len(plan.training) + 1) // 2)}
+    tables = [run for run in planned(phase.FULL)[1] if run.purpose in ("sum", "unbiased", "own step", "own step SFO")]
     assert {(run.iterations, run.scan.size, run.scan.masks) for run in tables} == {(600, 256, 6)}
-    assert len({run.scan.seed for run in tables if run.method == "smadmm"}) == 5
-    assert not any(run.scan.images == "test" for run in runs if run.purpose == "tuning")
+    for purpose in ("sum", "unbiased", "own step", "own step SFO"):
+        assert {run.scan.seed for run in tables if run.purpose == purpose} == set(range(8))
+    assert {run.sfo for run in tables if run.purpose == "own step SFO"} == {601}
 
 
 def test_what_is_reached_and_affordable():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import smadmm
-from smadmm.paper import ct_runs
+from smadmm.paper import ct_runs, provenance
 from smadmm.paper.catalogue import EXPERIMENTS
 from smadmm.paper.provenance import code_key, fingerprint, key_of_files
 
@@ -110,7 +110,8 @@ def involved(package, function):
         file = package.joinpath(*parts).with_suffix(".py") if parts else None
         if file is None or not file.is_file():
             file = package.joinpath(*parts, "__init__.py")
-        if name in found or not name.startswith("smadmm") or name.startswith("smadmm.report") or not file.is_file():
+        outside = parts and parts[0] in provenance.OUTSIDE
+        if name in found or not name.startswith("smadmm") or outside or not file.is_file():
             continue
         found.add(name)
         for node in ast.walk(ast.parse(file.read_text())):

@@ -144,7 +144,10 @@ class Storm(Estimator):
 
 @dataclass(frozen=True)
 class Spider(Estimator):
-    """v = v + g_S(x) - g_S(x_old); every `every` iterations the full gradient, or `restart` samples online."""
+    """v = v + g_S(x) - g_S(x_old); every `every` iterations the full gradient, or `restart` samples online.
+
+    Huang, Chen and Huang (ICML 2019) publish SPIDER-ADMM with batch = every = sqrt N, online sqrt restart.
+    """
 
     batch: int
     every: int
@@ -195,7 +198,11 @@ class SVRG(Estimator):
 
 @dataclass(frozen=True)
 class ASVRG(SVRG):
-    """SVRG at the coupled point theta x + (1 - theta) anchor: the point `Estimate.at` is the method's answer."""
+    """SVRG at the coupled point theta x + (1 - theta) anchor: the point `Estimate.at` is the method's answer.
+
+    The coupling with fixed theta is that of Liu, Shang and Cheng (AAAI 2017) for strongly convex f, whose anchor is the
+    mean of a period; here it is the last coupled point, as in SVRG-ADMM for nonconvex f.
+    """
 
     theta: float = 0.9
 

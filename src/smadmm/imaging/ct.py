@@ -64,9 +64,10 @@ SPARSE = 2  # the objective and the certificate are in every second row, to add 
 NEVER = 10**9  # with batches only in the first and the last, for they cost a pass over all views
 ITERATIONS = 30
 OPAQUE = 20.0  # no detector sees photons behind such an attenuation
-LARGE_RESIDUAL = 0.1  # a relative residual that wants an explanation, where the data were not inspected
+LARGE_RESIDUAL = 0.1  # a relative residual that wants an explanation
 SMALL_RESIDUAL = 0.005  # the same, where views do not agree with each other
 FEW_DETECTORS = 32  # too few to tell noise from image
+MISFIT = 3.0  # times the noise: what no image explains
 MOST_BAD = 0.2  # share of rays that may be not finite
 MANY_VIEWS = 12  # from here on angles that all lie below 2 pi are suspicious
 BAD_FIT = (
@@ -205,11 +206,16 @@ def _degrees(angles: ArrayLike | Tensor | None, views: int) -> tuple[NDArray[np.
     return degrees, [RADIANS.format(views)] if suspicious else []
 
 
+def _judged(rows: Rows) -> bool:
+    """Whether there are enough rays to tell what is wrong with some of them."""
+    return bool(rows.shape[0] >= FEW_VIEWS and rows.shape[1] >= FEW_DETECTORS)
+
+
 def _looked_at(
     rows: Rows, angles: NDArray[np.float64], center: float | str, off: frozenset[str]
 ) -> tuple[Survey, Inspection | None]:
     """The geometry of all slices, and the one in the middle as repaired, where that is wanted and possible."""
-    small = rows.shape[0] < FEW_VIEWS or rows.shape[1] < FEW_DETECTORS
+    small = not _judged(rows)
     if small or not isinstance(rows, Tensor):  # too little to judge, or too much to hold in memory
         views = sampled(int(rows.shape[0]))
         degrees = angles_of(angles, int(rows.shape[0]))
@@ -262,7 +268,7 @@ def refuse_bad_values(rows: Rows, name: str, exact: bool) -> None:
         bad += int((~finite).sum())
         if bool(finite.any()):
             low, high = min(low, float(piece[finite].min())), max(high, float(piece[finite].max()))
-    few = isinstance(rows, Tensor) and min(rows.shape) >= FEW_VIEWS and bad <= MOST_BAD * math.prod(rows.shape)
+    few = isinstance(rows, Tensor) and _judged(rows) and bad <= MOST_BAD * math.prod(rows.shape)
     if bad and (exact or not few):
         raise ValueError(
             f"{name} has {bad} values that are NaN or infinite; repair those rays or leave out their views"
@@ -308,7 +314,7 @@ class Scan:
         """Read a slice; repaired, where the one in the middle was."""
         rows = read(stored, 1.0)
         look = None
-        if self.survey is not None and isinstance(rows, Tensor) and not set(REPAIRS) <= self.off:
+        if self.survey is not None and isinstance(rows, Tensor) and _judged(rows) and not set(REPAIRS) <= self.off:
             look = repaired(rows.numpy(), self.survey, self.off)
             rows = torch.from_numpy(look.prepared)
         images = BackProjections(self.radon, rows)
@@ -341,12 +347,37 @@ class Scan:
         bar: Any,
     ) -> tuple[Result, dict[str, Any]]:
         """Reconstruct one slice, going on from a checkpoint that exists: the result, and a row of numbers on it."""
-        rows, begin = images.rows, bar.n
+        rows = images.rows
         noise, weights, mean_noise = self.statistics(rows, look)
+        result, rho = self._run(images, weights, (noise, mean_noise), truth, start, checkpoint, bar)
+        row = {"relative_noise": mean_noise / root_mean_square(rows)}
+        if look is not None:
+            row |= {"measured_noise": row["relative_noise"], "steady": look.steady}
+            misfit = noise if "noise" in self.off or result.interrupted else self._misfit(rows, weights, result.x)
+            if misfit > MISFIT * noise:  # no image explains the data better: what is left is the noise
+                row |= {"relative_noise": row["relative_noise"] * misfit / noise, "misfit": misfit / noise}
+                mean_noise, noise = mean_noise * misfit / noise, misfit
+                again = None if checkpoint is None else checkpoint.with_suffix(".again")
+                result, rho = self._run(images, weights, (noise, mean_noise), truth, start, again, bar)
+        row |= {"noise": noise, "rho": rho}
+        return result, row | self._quality(images, truth, result)
+
+    def _run(
+        self,
+        images: BackProjections,
+        weights: Any,
+        noises: tuple[float, float],
+        truth: Tensor | None,
+        start: Tensor | None,
+        checkpoint: Path | None,
+        bar: Any,
+    ) -> tuple[Result, float]:
+        """Solve for this noise, of a ray of weight 1 and of all rays; also returns the weight of the prior."""
+        rows, begin = images.rows, bar.n
         loss = Tomography(self.radon, rows, weights, sampling=stride, device=self.device)
-        rho = self.strength * posterior_weight(loss, noise, self.prior.sigma)
+        rho = self.strength * posterior_weight(loss, noises[0], self.prior.sigma)
         solver = tomography(loss, self.prior.prox(rho), rho, self.method, self.batch, self.seed)
-        first = images.first(mean_noise, self.prior.sigma) if start is None else start
+        first = images.first(noises[1], self.prior.sigma) if start is None else start
         name, metric = self._metric(rows, truth)
 
         def tick(s: State) -> None:
@@ -357,11 +388,15 @@ class Scan:
         result = run(solver, first.to(self.device), self.stop, every=EVERY, metrics={name: metric},
                      certify=cheap, sparse=SPARSE if self.batch is None else NEVER,
                      callback=tick, progress=False, checkpoint=checkpoint, resume=resume)  # fmt: skip
-        row = {"noise": noise, "relative_noise": mean_noise / root_mean_square(rows), "rho": rho}
-        if look is not None:
-            row["measured_noise"] = look.measured_noise / look.noise * row["relative_noise"]
-            row["steady"] = look.steady
-        return result, row | self._quality(images, truth, result)
+        return result, rho
+
+    def _misfit(self, rows: Tensor, weights: Any, x: Tensor) -> float:
+        """What the image leaves of a ray of weight 1, by a median."""
+        left = (self.radon(x.detach().cpu()) - rows).abs()
+        if weights is None:
+            return 1.4826 * float(left.median())
+        w = weights(rows) if callable(weights) else weights
+        return 1.4826 * float((left * w.sqrt())[w > 0].median())
 
     def _metric(self, rows: Rows, truth: Tensor | None) -> tuple[str, Callable[[State], float]]:
         """SNR where the truth is known, the relative residual of the data elsewhere."""
@@ -481,7 +516,8 @@ class Finished:
                 self.images.flush()
             shown = {"fbp": self.fbps[number]} if number == self.middle else {}
             write_arrays(self.folder / f"slice_{number:04d}.npz", shown, [row, result.history.columns])
-            (self.folder / f"slice_{number:04d}.checkpoint").unlink(missing_ok=True)
+            for ending in ("checkpoint", "again"):
+                (self.folder / f"slice_{number:04d}.{ending}").unlink(missing_ok=True)
 
     def result(
         self, sinogram: Any, truths: Any, look: Inspection | None, notices: list[str], seconds: float
@@ -510,18 +546,27 @@ class Finished:
             slices=rows,
             histories=[self.histories[i] for i in sorted(self.histories)],
             settings=settings,
-            notes=() if look is None else tuple(finding.text for finding in look.findings),
+            notes=(*(() if look is None else [finding.text for finding in look.findings]), *_misfit_told(rows)),
             warnings=tuple(told),
             interrupted=self.interrupted,
             inspection=look,
         )
 
 
+def _misfit_told(rows: list[dict[str, Any]]) -> list[str]:
+    worst = max((row.get("misfit", 0.0) for row in rows), default=0.0)
+    if not worst:
+        return []
+    return [
+        f"no image fits better than to {worst:.0f} times the noise (drift, scatter, hardening?); taken as the noise"
+    ]
+
+
 def _unexplained(row: dict[str, Any]) -> bool:
     """Whether a residual wants an explanation: it is large, and the views do not agree with one object and its angles.
 
-    Where they do agree, a misfit beyond the noise is a finding of the inspection (drift, scatter), not an error.
+    Where they do agree, a misfit beyond the noise, up to a tenth, is drift or scatter, and no error.
     """
-    if "steady" not in row:
-        return bool(row["residual"] > max(LARGE_RESIDUAL, 3 * row["relative_noise"]))
-    return not row["steady"] and bool(row["residual"] > max(SMALL_RESIDUAL, 3 * row["measured_noise"]))
+    noise = row.get("measured_noise", row["relative_noise"])
+    least = LARGE_RESIDUAL if row.get("steady", True) else SMALL_RESIDUAL
+    return bool(row["residual"] > max(least, 3 * noise))

@@ -25,7 +25,7 @@ GOOD_FIT = 0.15  # detectors: a sine fit that leaves less needs no second opinio
 ACCEPTED = 0.5  # detectors: the largest standard error of an axis that is used
 COARSE = (320, 180)  # detectors and views of the second opinion
 AGREEMENT = 3.0  # detectors: how far the second opinion looks around a sine fit that is accepted
-STEADY = 0.05  # of the mass and its moments, in units of mass and half the detector
+STEADY = (0.05, 0.01, 0.005)  # of the mass and its moments, in units of mass and half the detector
 CGLS_STEPS = 10
 
 
@@ -100,7 +100,7 @@ def is_steady(b: Array, degrees: Array) -> bool:
         moment = (p @ t**order) / np.median(mass)
         basis = np.stack(columns, axis=1)
         left = moment - basis @ np.linalg.lstsq(basis, moment, rcond=None)[0]
-        if spread(left) > STEADY:
+        if spread(left) > STEADY[order]:
             return False
     return True
 

@@ -56,7 +56,6 @@ LOST = 5.0  # times the usual misfit: a lost view
 UNEQUAL = 4.0  # variances that differ by more depend on the value
 STRAIGHT = 0.9  # share of the logarithms of variances that a straight line explains
 GAP = 10.0  # degrees without a view that are worth a sentence
-MISFIT = 3.0  # times the noise: what no image explains
 FEW_VIEWS = 8  # too few to tell a detector from the image
 
 
@@ -83,7 +82,6 @@ class Inspection:
     prepared: NDArray[np.float32]
     weights: NDArray[np.float32] | None
     noise: float
-    measured_noise: float  # what differences along the detector say; less than `noise` where no image fits the data
     negative: bool  # whether the image has values below zero
     steady: bool  # whether masses and their centres are what the angles say
     findings: tuple[Finding, ...]
@@ -226,9 +224,9 @@ def repaired(b: NDArray[Any], survey: Survey, off: frozenset[str]) -> Inspection
         findings.append(Finding("rays", text, True))
     values, found = _without_offset(values, off)
     findings += found
-    negative, left = False, None
+    negative = False
     if len(values) >= FEW_VIEWS and not {"detectors", "stripes", "rays", "views", "negative"} <= off:
-        values, left, survey, negative, found = _rounds(values, weights, survey, off)
+        values, survey, negative, found = _rounds(values, weights, survey, off)
         findings = [f for f in findings if f.kind != "axis"] + [f for f in survey.findings if f.kind == "axis"] + found
     noise, law = _noise_law(values, weights, off)
     known = weights > 0
@@ -236,17 +234,10 @@ def repaired(b: NDArray[Any], survey: Survey, off: frozenset[str]) -> Inspection
         weights *= law
         text = f"noise grows with the value, by {1 / float(law.min()):.0f} in variance; rays are weighted by it"
         findings.append(Finding("noise", text, False))
-    measured = noise
-    if left is not None and "noise" not in off:
-        misfit = 1.4826 * float(np.median(np.abs(left[known]) * np.sqrt(weights[known])))
-        if misfit > MISFIT * noise:
-            text = f"no image explains the data better than to {misfit:.2g}, {misfit / noise:.0f} times the noise "
-            findings.append(Finding("noise", text + "(drift, scatter, hardening): that is taken as the noise", False))
-            noise = misfit
     plain = bool((weights == 1).all())
     fill = filled(np.where(known, values, np.nan)).astype(np.float32)
     return Inspection(survey.angles, survey.center, survey.center_error, survey.width, fill,
-                      None if plain else weights, noise, measured, negative, survey.steady,
+                      None if plain else weights, noise, negative, survey.steady,
                       tuple(findings))  # fmt: skip
 
 
@@ -288,14 +279,13 @@ def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Su
 
 def _rounds(
     values: NDArray[np.float32], weights: NDArray[np.float32], survey: Survey, off: frozenset[str]
-) -> tuple[NDArray[np.float32], NDArray[np.float32], Survey, bool, list[Finding]]:
+) -> tuple[NDArray[np.float32], Survey, bool, list[Finding]]:
     """Find wrong detectors, rays and views in what a smooth image leaves; `weights` is changed in place.
 
-    Returns the repaired sinogram, what is left of it, the survey with its axis again, and what was found.
+    Returns the repaired sinogram, the survey with its axis again, and what was found.
     """
     rough, taken = None, np.zeros_like(values)
     dead, lost, wrong = np.zeros(values.shape[1], bool), np.zeros(len(values), bool), 0
-    e = np.zeros_like(values)
     for number in range(ROUNDS):
         rough = _rough(values, weights, survey)
         e = rough.residual
@@ -321,7 +311,7 @@ def _rounds(
     assert rough is not None
     low, high = np.quantile(rough.image.numpy(), (0.02, 0.999))
     negative = bool("negative" not in off and low < -0.1 * high)
-    return values, e, survey, negative, _told(dead, lost, wrong, taken, negative)
+    return values, survey, negative, _told(dead, lost, wrong, taken, negative)
 
 
 def _again(survey: Survey, values: NDArray[np.float32], weights: NDArray[np.float32]) -> Survey:

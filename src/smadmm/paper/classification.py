@@ -37,9 +37,9 @@ class ClassificationPlan:
     intercepts: tuple[bool, ...] = (False, True)
     lams: tuple[float, ...] = (1e-5, 1e-11)
     marks: tuple[int, ...] = (1, 2, 5, 10, 20)  # SFO epochs
-    grid: Grid = Grid((0.316, 1.0, 3.16, 10.0, 31.6, 100.0, 316.0), (0.1, 3.0), (8, 32, 100))  # noqa: RUF009
+    grid: Grid = Grid((0.316, 1.0, 3.16, 10.0, 31.6, 100.0, 316.0), (0.03, 0.3, 3.0, 30.0), (8, 32, 100, 200, 300))  # noqa: RUF009
     tuning: int = 2  # seeds
-    shown: int = 5
+    shown: int = 8
 
 
 FULL = ClassificationPlan()
@@ -131,7 +131,7 @@ def _rows(
         row |= {name: float(np.mean(of(name))) for name in ("test_loss", "test_accuracy")}
         row |= {"seconds": float(np.min(of("seconds")))}
         row |= {name: float(np.median(of(name))) for name in ("certificate", "certificate_free_y")}
-        row |= {name: part.get(name) for name in ("step", "rho", "batch")}
+        row |= {name: part.get(name) for name in ("step", "rho", "batch", "flags")} | {"seeds": len(records)}
         rows.append({**row, "epochs_spent": float(np.mean(of("spent")))})
     return rows
 

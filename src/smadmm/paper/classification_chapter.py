@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from smadmm.paper.classification_claims import (
     AUTO,
@@ -19,6 +20,7 @@ from smadmm.paper.classification_claims import (
 from smadmm.paper.classification_runs import PAPER_INVERSE, PAPER_STEP, TUNED
 from smadmm.paper.experiment import Findings, Row
 from smadmm.paper.writing import draw
+from smadmm.protocol import caption
 from smadmm.report import Column, Curves, Heading, Measured, Part, Series, Table
 
 PAPER_TABLE_2 = {  # training, test, features as the paper prints them
@@ -163,7 +165,13 @@ def _last_mark(results: ClassificationRows, title: str, value: str, form: str) -
         return f"{text} ± {row['objective_std']:.4f}" if spread else text
 
     lines = [[*_label(c[0]), *(cell(results.get(c, *method)) for method in shown)] for c in results.last_cells]
-    return Table(title, ["set", "intercept", "lam1", *(_head(*method) for method in shown)], lines)
+    heads = ["set", "intercept", "lam1", *(_head(*method) for method in shown)]
+    seeds: list[Any] = [results.get(results.last_cells[0], *method).get("seeds") for method in SHOWN]
+    if None in seeds:  # stored before rows said it
+        return Table(title, heads, lines)
+    flagged = sum(bool(results.get(c, m, "tuned")["flags"]) for c in results.last_cells for m in TUNED)
+    told = f"{flagged} of {len(lines) * len(TUNED)} tuned points have flags (results.json)"
+    return Table(title, heads, lines, f"{caption('seed', min(seeds))}; {told}.")
 
 
 def notes(found: Findings) -> list[str]:
@@ -177,8 +185,9 @@ def notes(found: Findings) -> list[str]:
     return [
         f"Each published method was tuned on each problem with {max(result['runs'] for _, result in tuned)} runs (step "
         f"x rho x batch x {one.tuning} seeds) by the objective on the training half, and is shown on {one.shown} fresh "
-        f"seeds. Of {len(chosen)} configurations chosen for more than one epoch {sum(c['edge'] for _, c in chosen)} "
-        f"lie at an end of the step grid and {smallest.total()} have its smallest batch, {batch} (SMADMM: "
+        f"seeds. Of {len(chosen)} configurations chosen for more than one epoch "
+        f"{sum('at the end' in c['flags'] for _, c in chosen)} lie at an end of a grid and {smallest.total()} have its "
+        f"smallest batch, {batch} (SMADMM: "
         f"{smallest['smadmm']} of {total['smadmm']}); smaller batches were not tried.",
         "An SFO epoch is as many sample gradients as the training half has samples; a method with restarts may spend "
         "up to one epoch more than the mark (epochs_spent in results.json).",

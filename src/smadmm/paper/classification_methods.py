@@ -4,11 +4,17 @@
 
 Every published method has the same grid: step c/L at the first iteration, rho = r eta/|A|^2, batch size b, with L the
 Lipschitz constant of grad F, and the exact x-step. It is tuned on the training half with seeds of its own, then run
-with fresh ones. The others of its parameters are fixed: restarts (SVRG, ASVRG, SPIDER) once a pass of inner batches,
-theta = 1/2 (ASVRG), Theorem 3.2 for SMADMM: eta_k, rho_k ~ k^(1/3), a_k = k^(-2/3), and a first batch of
-min(N/4, 1000). SMADMM as the paper prints it has eta_k = min(k^(1/3)/10, 1/2), a_k = max(k^(-2/3)/2, 1/100) and
-b = 100, read with eta as inverse step (as in its theorems) and as step; its rho is not printed, here it is
-eta_k/(2 |A|^2).
+with fresh ones. The batches are those of the grid (the paper's 100, 200, 300 among them) and sqrt N. The other
+parameters are fixed:
+
+    SVRG, ASVRG, SPIDER   restarts once a pass of inner batches: with batches of sqrt N, SPIDER is as published, q = b =
+                          sqrt N (Huang, Chen and Huang, 2019)
+    ASVRG                 theta = 1/2: the coupling of Liu, Shang and Cheng (2017) for strongly convex f, but with the
+                          last point of a period as anchor, as in SVRG-ADMM for nonconvex f, not the mean
+    SMADMM                Theorem 3.2: eta_k, rho_k ~ k^(1/3), a_k = k^(-2/3), and a first batch of min(N/4, 1000)
+
+SMADMM as the paper prints it has eta_k = min(k^(1/3)/10, 1/2), a_k = max(k^(-2/3)/2, 1/100) and b = 100, read with eta
+as inverse step (as in its theorems) and as step; its rho is not printed, here it is eta_k/(2 |A|^2).
 """
 
 from __future__ import annotations
@@ -31,7 +37,9 @@ from smadmm.learn.twins import CompiledPublished
 from smadmm.operators.linear import Matrix
 from smadmm.paper.classification_runs import PAPER_INVERSE, PAPER_STEP, Array, ClassificationRun, load_halves
 from smadmm.paper.oracle import Oracle
+from smadmm.protocol import Tried, Tuned, refuse_seen
 from smadmm.schedules import Power
+from smadmm.solver import State
 
 Record = dict[str, float]
 SMOOTHING = (1e-3, 1e-5, 1e-7)  # |t| -> sqrt(t^2 + delta^2), delta falling
@@ -61,16 +69,20 @@ class Setting:
         self.oracle, self.test_oracle = Oracle(self.train, True), Oracle(self.test, True)
         self.L, self.square = smoothness(self.train), Matrix(A).norm().upper ** 2
 
-    def record(self, x: Array, y: Array | None, lam: Array | None, sfo: int, seconds: float) -> Record:
-        """What is shown of a point: dist^2(0, dL) at its own y, and at y = prox_h(A x - lam)."""
+    def record(self, x: Array, state: State | None, sfo: int, seconds: float) -> Record:
+        """What is shown of an answer x; dist^2(0, dL) is that of the state's x, y, lam, and with y = prox_h(A x - lam).
+
+        The answer of ASVRG is its coupled point, to which no y and lam belong: there its iterate is certified.
+        """
+        point = None if state is None else [part.numpy() for part in (state.x, state.lam, state.y)]
         d = self.test.X.shape[1]
         scores = self.test.X @ x[:d] + (x[d] if self.job.intercept else 0.0)
         return {
             "objective": self.oracle.objective(x),
             "test_loss": self.test_oracle.value(x),
             "test_accuracy": float(np.mean((scores > 0) == (self.test.target > 0))),
-            "certificate": math.nan if lam is None else self.oracle.certificate(x, lam, y).total,
-            "certificate_free_y": math.nan if lam is None else self.oracle.certificate(x, lam).total,
+            "certificate": math.nan if point is None else self.oracle.certificate(*point).total,
+            "certificate_free_y": math.nan if point is None else self.oracle.certificate(*point[:2]).total,
             "spent": sfo / self.train.n,
             "seconds": seconds,
         }
@@ -115,7 +127,7 @@ def show(setting: Setting, method: Published) -> list[list[Record]]:
     """The records of the fresh seeds, at the last iterate."""
 
     def look(loop: CompiledPublished, seconds: float) -> Record:
-        return setting.record(*loop.last, loop.sfo, seconds)
+        return setting.record(loop.last[0], loop.state, loop.sfo, seconds)
 
     return [follow(setting, method, seed, look) for seed in setting.job.shown_seeds]
 
@@ -126,8 +138,10 @@ def _described(method: Published) -> dict[str, float]:
 
 def run_tuned(setting: Setting, method: str) -> dict[str, Any]:
     """Every point of the grid on the tuning seeds, then the best of every mark on fresh seeds."""
+    refuse_seen(setting.job.tuning_seeds, setting.job.shown_seeds)
     grid, job = setting.job.grid, setting.job
-    batches = sorted({min(b, max(1, setting.train.n // 4)) for b in grid.batches})
+    n = setting.train.n
+    batches = sorted({min(b, max(1, n // 4)) for b in grid.batches} | {round(math.sqrt(n))})
     points = [(c, r, b) for b in batches for r in grid.rhos for c in grid.steps]
 
     def objective(loop: CompiledPublished, seconds: float) -> float:
@@ -144,9 +158,16 @@ def run_tuned(setting: Setting, method: str) -> dict[str, Any]:
     for i in sorted(set(best)):
         made = tuned_method(setting, method, *points[i])
         chosen = [mark for mark, winner in zip(job.marks, best, strict=True) if winner == i]
-        edge = points[i][0] in (grid.steps[0], grid.steps[-1])
-        shown.append({**_described(made), "chosen": chosen, "edge": edge, "seeds": show(setting, made)})
+        flags = _tuned(points, levels[:, job.marks.index(chosen[-1])], job.tuning).flags
+        shown.append({**_described(made), "chosen": chosen, "flags": flags, "seeds": show(setting, made)})
     return {"runs": len(points) * job.tuning, "configurations": shown}
+
+
+def _tuned(points: Sequence[tuple[float, float, int]], levels: Any, seeds: int) -> Tuned:
+    tried = [
+        Tried({"step": c, "rho": r, "batch": b}, float(level)) for (c, r, b), level in zip(points, levels, strict=True)
+    ]
+    return Tuned(tuple(tried), len(points) * seeds)
 
 
 def run_untuned(setting: Setting) -> dict[str, Any]:
@@ -179,7 +200,7 @@ def _auto(setting: Setting, seed: int) -> list[Record]:
     longest, records = fits[-1].history, []
     for fit in fits:
         seconds = preparing + float(np.interp(fit.sfo, longest["sfo"], longest["seconds"]))
-        record = setting.record(fit.x, None, None, fit.sfo, seconds)
+        record = setting.record(fit.x, None, fit.sfo, seconds)
         certificate = fit.certificate.total  # of the averages of x and lam, with y = prox_h(A x - lam)
         records.append({**record, "certificate": certificate, "certificate_free_y": certificate})
     return records
@@ -201,7 +222,7 @@ def lbfgs(setting: Setting) -> Record:
         spent += evaluations
         points.append(x)
     x = min(points, key=setting.oracle.objective)
-    return setting.record(x, None, None, spent * task.n, time.perf_counter() - begin)
+    return setting.record(x, None, spent * task.n, time.perf_counter() - begin)
 
 
 def _minimise(oracle: Oracle, start: Array, deltas: Sequence[float]) -> tuple[Array, int]:

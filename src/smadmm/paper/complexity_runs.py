@@ -1,133 +1,144 @@
-"""The population problem of the complexity experiment, and one method on it as a job.
+"""The methods of the complexity experiment, what is tuned of each, and one of them on a problem as a job.
 
-Nothing but sampling is random, as the gradients have a closed form:
+Every method has a grid of POINTS points, in its step, its batch sizes and its period, tuned for each problem and each
+budget T on seeds of its own. The problems: smadmm.paper.complexity_kernel. Sources of the methods:
 
-    f(x; xi) = sum_j alpha_j (1 + e_j / 2) r(x_j) + <w, x>,   r(t) = t^2 / (1 + t^2),   e_j = +-1,   w ~ N(0, I/d)
-    h(y) = .01 |y|_1,   A = I + superdiagonal / 2,   d = 20,   alpha in [.5, 1],   x_0 = 1.5
-
-Each x is a stack of independent runs, one row per seed, so all seeds go through one loop.
+    SMADMM            Theorem 3.2: eta_k ~ k^(p/2), a_k ~ k^-p with p = 2/3, and other p; Theorem 3.1: constants of T
+    SADMM             Huang and Chen, Mini-batch stochastic ADMMs for nonconvex nonsmooth optimization (2016)
+    SPIDER-ADMM       Huang, Chen and Huang, Faster stochastic ADMM for nonconvex optimization (ICML 2019): online, with
+                      a restart of n samples and inner batches and period q = b = sqrt n; and the same with b and q free
+    ASVRG-ADMM        Liu, Shang and Cheng, Accelerated variance reduced stochastic ADMM (AAAI 2017): for strongly
+                      convex f (theta fixed, every period starts at the anchor) and for convex f (theta falls); the
+                      anchor is the mean of a period. Published for finite sums: full gradients are batches of n here
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from statistics import fmean
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from smadmm.estimators import SGD, Estimator, Spider, Storm
-from smadmm.losses.inverse import combine
-from smadmm.operators.linear import Matrix
-from smadmm.problem import Batch, Loss, Problem
-from smadmm.proxes import L1
-from smadmm.sampling import Rng
-from smadmm.schedules import Power
-from smadmm.solver import ADMM, State
-from smadmm.xsteps import Exact
+from smadmm.protocol import Tried, Tuned
 
-SIZE = 20
-ONE = torch.ones((), dtype=torch.float64)
-WEIGHT = 0.01
-L = 3.0  # of the sample gradients: max alpha (1 + 1/2) |r''|
-
-
-def slope_of_r(t: Tensor) -> Tensor:
-    """r'(t) = 2 t / (1 + t^2)^2."""
-    return 2 * t / torch.addcmul(ONE, t, t).square_()
-
-
-class Population(Loss):
-    """The population problem, for `runs` independent runs at once; a batch holds the means of e and of w."""
-
-    dtype = torch.float64
-    bounded_gradients = True
-
-    def __init__(self, runs: int):
-        self.shape = (runs, SIZE)
-        self.alpha = torch.linspace(0.5, 1.0, SIZE, dtype=torch.float64)
-
-    def draw(self, rng: Rng, size: int) -> Batch:
-        rng.take(size)
-        plus = rng.binomial(size, 0.5, size=self.shape) / size  # the share of e_j = +1: 1 + mean(e_j)/2 = 1/2 + plus
-        noise = rng.standard_normal(self.shape) / math.sqrt(size * SIZE)
-        return self.alpha * torch.from_numpy(plus).add_(0.5), torch.from_numpy(noise)
-
-    def value(self, x: Tensor, batch: Batch) -> Tensor:
-        scale, noise = batch
-        total: Tensor = (scale * x * x / (1 + x * x) + noise * x).sum()
-        return total
-
-    def gradient(self, points: Sequence[Tensor], weights: Sequence[float], batch: Batch) -> Tensor:
-        scale, noise = batch
-        slopes = combine([slope_of_r(x) for x in points], weights)
-        return torch.addcmul(sum(weights) * noise, scale, slopes)
-
-    def mean_gradient(self, x: Tensor) -> Tensor:
-        """grad F, exactly."""
-        return self.alpha * slope_of_r(x)
-
-
-def distances(f: Population, A: Matrix, s: State) -> Tensor:
-    """dist^2(0, dL) of every run."""
-    y, lam = s.ys[0], s.lam
-    gradient = f.mean_gradient(s.x) - A.adjoint(lam)
-    at_zero = (lam.abs() - WEIGHT).clamp(min=0)
-    dual = torch.where(y == 0, at_zero, lam + WEIGHT * y.sign())
-    return (gradient.square() + dual.square() + (s.Ax - y).square()).sum(-1)
+POINTS = 60
+PROBLEMS = {"smooth": (20, 0.5, 1e-2, 1.5, 3.0), "flat": (20, 0.5, 1e-4, 3.0, 5.0), "chain": (25, 0.0, 0.0, 0.0, 4.0)}
+# size, c of A, weight of the penalty, every entry of the start, unit of eta
+EXPONENTS = {"smadmm-1/2": 1 / 2, "smadmm": 2 / 3, "smadmm-one": 2 / 3, "smadmm-4/5": 4 / 5, "smadmm-1": 1.0}
+LABELS = {
+    "smadmm-one": "SMADMM, one sample (Theorem 3.2)",
+    "smadmm": "SMADMM, batch free",
+    "smadmm-constant": "SMADMM, constants of T (Theorem 3.1)",
+    "spider": "SPIDER-ADMM, published q = b = sqrt n",
+    "spider-free": "SPIDER-ADMM, q and b free",
+    "sadmm": "SADMM, batch free",
+    "sadmm-one": "SADMM, one sample",
+    "asvrg-strong": "ASVRG-ADMM, rule for strongly convex f",
+    "asvrg-convex": "ASVRG-ADMM, rule for convex f",
+    "smadmm-1/2": "SMADMM, a_k ~ k^(-1/2)",
+    "smadmm-4/5": "SMADMM, a_k ~ k^(-4/5)",
+    "smadmm-1": "SMADMM, a_k ~ k^(-1)",
+}
+Point = dict[str, float]
 
 
 @dataclass(frozen=True)
 class ComplexityRun:
-    """A method with the parameters of the largest of its budgets, and how many runs."""
+    """A method on a problem with a budget: every point of its grid (tuning), or one of them."""
 
+    problem: str
     method: str
-    variant: str
-    budgets: tuple[int, ...]
-    runs: int
-    seed: int
+    budget: int
+    seeds: tuple[int, ...]
+    point: int | None = None
 
     @property
     def name(self) -> str:
-        return f"{self.method}-{self.variant}-T{self.budgets[-1]}-of{len(self.budgets)}-r{self.runs}-s{self.seed}"
+        what = "tuning" if self.point is None else f"point{self.point}"
+        method = self.method.replace("/", "_")
+        return f"{self.problem}-{method}-T{self.budget}-{what}-n{len(self.seeds)}-s{self.seeds[0]}"
+
+    @property
+    def sees(self) -> tuple[str, ...]:
+        return tuple(f"seed {seed}" for seed in self.seeds)
 
 
-def _settings(method: str, variant: str, T: int) -> tuple[Estimator, Power]:
-    """The estimator, and eta = rho; each method's factor of L is the best of a coarse grid."""
-    root = T ** (1 / 3)
-    if (method, variant) == ("smadmm", "dynamic"):
-        return Storm(1, Power(2.0, -2 / 3, hi=1.0), first=1), Power(L / 2, 1 / 3)
-    if (method, variant) == ("smadmm", "constant"):
-        return Storm(1, 4 / root**2, first=int(np.ceil(root))), Power(0.3 * L * root)
-    if method == "spider":
-        inner = max(2, int(root / 2))
-        return Spider(inner, inner, restart=int(root**2 / 4)), Power(2 * L)
-    if variant == "sqrt":
-        return SGD(int(T**0.5)), Power(0.9 * L)
-    return SGD(1), Power(2 * L)
+def geometric(first: float, ratio: float, count: int) -> list[float]:
+    return [first * ratio**i for i in range(count)]
+
+
+def grid(method: str, T: int) -> list[Point]:
+    """The points of a method, eta in the unit of the problem."""
+    n = [T ** (1 / 2), T ** (2 / 3), T / 16, T / 4]  # samples of a restart
+    long, short = geometric(1 / 32, 2, 10), geometric(1 / 8, 2, 5)
+    batches, momenta = [1, 8, 64], geometric(0.05, 4, 4)
+    choices: dict[str, Mapping[str, Sequence[float]]] = {
+        "sadmm": {"eta": long, "batch": [1, T**0.25, T ** (1 / 3), T**0.5, T ** (2 / 3), T / 80]},
+        "sadmm-one": {"eta": geometric(1 / 32, 2 ** (1 / 4), POINTS)},
+        "spider": {"eta": long, "n": [T ** (1 / 3), T ** (1 / 2), T ** (2 / 3) / 4, *n[1:]]},
+        "spider-free": {"eta": short, "n": n, "split": [1 / 4, 1, 4]},
+        "smadmm-constant": {"eta": geometric(1 / 10, 2, 5), "a": momenta, "batch": batches},
+        "smadmm-one": {"eta": geometric(1 / 16, 2 ** (1 / 2), 10), "a": geometric(0.125, 2, 6)},
+    }
+    for name, p in EXPONENTS.items():  # about the same steps after a thousand iterations
+        first = 1000 ** ((2 / 3 - p) / 2) / 16
+        choices.setdefault(name, {"eta": geometric(first, 2, 5), "a": momenta, "batch": batches})
+    chosen = choices.get(method, {"eta": short, "theta": [0.3, 0.6, 0.9], "n": n})
+    return [dict(zip(chosen, values, strict=True)) for values in product(*chosen.values())]
+
+
+def setting(problem: str, method: str, T: int, point: Mapping[str, float]) -> Any:
+    """The kernel's parameters at a point of the grid."""
+    from smadmm.paper import complexity_kernel as kernel
+
+    batch, eta = max(1, round(point.get("batch", 1))), point["eta"] * PROBLEMS[problem][4]
+    if method in EXPONENTS:
+        p = EXPONENTS[method]
+        return kernel.Setting(kernel.STORM, batch, batch, 1, eta, p / 2, point["a"], p, 1.0, False)
+    if method == "smadmm-constant":
+        root = (T / (2 * batch)) ** (1 / 3)
+        first = max(batch, math.ceil(root))
+        return kernel.Setting(kernel.STORM, batch, first, 1, eta * root, 0.0, point["a"] / root**2, 0.0, 1.0, False)
+    if method.startswith("sadmm"):
+        return kernel.Setting(kernel.SGD, batch, batch, 1, eta, 0.0, 1.0, 0.0, 1.0, False)
+    n = max(2, round(point["n"]))
+    root = math.sqrt(n)
+    if method.startswith("spider"):
+        split = point.get("split", 1.0)
+        inner, every = max(1, round(root * split)), max(2, round(root / split))
+        return kernel.Setting(kernel.SPIDER, inner, n, every, eta, 0.0, 1.0, 0.0, 1.0, False)
+    falling = method == "asvrg-convex"
+    inner = max(1, round(root))
+    return kernel.Setting(kernel.ASVRG, inner, n, max(2, inner), eta, 0.0, 1.0, 0.0, point["theta"], falling)
+
+
+def level(problem: str, chosen: Any, budget: int, seed: int) -> float:
+    """dist^2 of one run, averaged over the second half of the budget; infinite if it diverged."""
+    from smadmm.paper import complexity_kernel as kernel
+
+    size, c, weight, start, _ = PROBLEMS[problem]
+    A = np.eye(size) + c * np.diag(np.ones(size - 1), 1)
+    made = kernel.Population(list(PROBLEMS).index(problem), c, weight, np.linalg.inv(np.eye(size) + A.T @ A))
+    arrays = kernel.Arrays._make([np.full(size, start), *np.zeros((10, size)), np.zeros(1)])
+    state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+    return float(kernel.simulate(made, chosen, arrays, budget, state)[0])
 
 
 def run_complexity(job: ComplexityRun, data: str | None) -> dict[str, Any]:
-    """Mean dist^2 over the second half of each budget: `levels`, budgets x runs."""
-    f = Population(job.runs)
-    matrix = torch.eye(SIZE, dtype=torch.float64) + 0.5 * torch.diag(torch.ones(SIZE - 1, dtype=torch.float64), 1)
-    A = Matrix(matrix, batch=(job.runs,))
-    estimator, eta = _settings(job.method, job.variant, job.budgets[-1])
-    problem = Problem(f, L1(WEIGHT), A)
-    solver = ADMM(problem, estimator, rho=eta, eta=eta, x_step=Exact(A), seed=job.seed)
-    state = solver.init(torch.full(f.shape or (), 1.5, dtype=torch.float64))
-    sums = torch.zeros(len(job.budgets), job.runs, dtype=torch.float64)
-    counts = torch.zeros(len(job.budgets), 1, dtype=torch.float64)
-    while state.sfo < job.budgets[-1]:
-        state = solver.step(state)
-        stride = max(1, state.k // 500)  # about a thousand looks at each half
-        if state.k % stride == 0:
-            value = distances(f, A, state)
-            for row, T in enumerate(job.budgets):
-                if T / 2 < state.sfo <= T:
-                    sums[row] += value
-                    counts[row] += 1
-    return {"levels": (sums / counts).tolist()}
+    """`levels`: of every seed at every point of the grid that the job is about; null where a run diverged."""
+    points = grid(job.method, job.budget)
+    if job.point is not None:
+        points = [points[job.point]]
+    made = [setting(job.problem, job.method, job.budget, point) for point in points]
+    return {"levels": [[level(job.problem, one, job.budget, seed) for seed in job.seeds] for one in made]}
+
+
+def tuned(job: ComplexityRun, result: Mapping[str, Any]) -> Tuned:
+    """What a tuning job found; the best point by the mean of dist^2."""
+    scores = [math.inf if None in levels else fmean(levels) for levels in result["levels"]]
+    tried = [Tried(point, score) for point, score in zip(grid(job.method, job.budget), scores, strict=True)]
+    return Tuned(tuple(tried), len(tried) * len(job.seeds))

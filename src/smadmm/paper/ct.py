@@ -1,46 +1,33 @@
-"""The paper's CT experiments, Tables 3 to 5 and Figures 2 and 3, and the tuning behind them.
+"""The paper's CT experiments, Tables 3 to 5 and Figures 2 and 3.
 
-    ct-tuning      kappa and eta of every method on training slices, nine points each; the constants TUNED
-    ct-120, -180   SNR and SSIM of six methods at batch sizes 5, 10, 20, 40; 50 and 35 dB
+    ct-120, -180   SNR and SSIM of six methods at batch sizes 5, 10, 20, 40; 50 dB, at 180 views also 35 dB
     ct-ablation    momentum a_k = k^-alpha
     ct-iterations  SNR over iterations at 120, 180, 360, 720 views
     ct-visual      the images, and the library's default against the published algorithm
 
-How a job runs: smadmm.paper.ct_runs. What is made of the rows: smadmm.paper.ct_chapter.
+Each tunes its methods on training slices (smadmm.paper.ct_tuning), then reports test slices with other seeds. The unit
+is the seed: of noise, views and sampling; each sees some of the slices, in turn. How a job runs: smadmm.paper.ct_runs.
+What is made of the rows: smadmm.paper.ct_chapter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
 from smadmm.paper import ct_chapter
 from smadmm.paper.ct_runs import CT_PRIOR, PUBLISHED, CTRun, CTScan, read_slices, run_ct
-from smadmm.paper.experiment import Experiment, Findings, Request
+from smadmm.paper.ct_tuning import Cell, Chosen, choose, tuning_runs
+from smadmm.paper.experiment import Experiment, Findings, JobResult, Request
 from smadmm.paper.provenance import with_fingerprints
 from smadmm.report import Part
 
 METHODS = (*PUBLISHED, "default")
 RIVALS = ("sadmm", "smadmm", "default")
-KAPPAS = {50.0: (1.0, 4.0, 16.0), 35.0: (0.25, 1.0, 4.0)}
-ETAS = (1.0, 0.3, 0.1)
-DEFAULT_KAPPAS = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0, 8.0, 16.0)
-
-# (kappa, eta) by input SNR, batch size (5: also for 10; 20: also for 40) and method: the best mean SNR of
-# `smadmm reproduce ct-tuning`, 256 x 256, 180 views
-TUNED: dict[tuple[float, int], dict[str, tuple[float, float]]] = {
-    (50.0, 5): {**dict.fromkeys(PUBLISHED, (4.0, 0.3)), "default": (1.4, 1.0)},
-    (50.0, 20): {**dict.fromkeys(PUBLISHED, (4.0, 0.3)), "default": (1.0, 1.0)},
-    (35.0, 5): {
-        **dict.fromkeys(PUBLISHED, (1.0, 0.3)),
-        "red-sd": (4.0, 1.0),
-        "sadmm": (4.0, 1.0),
-        "default": (0.7, 1.0),
-    },
-    (35.0, 20): {**dict.fromkeys(PUBLISHED, (1.0, 0.3)), "default": (0.5, 1.0)},
-}
+ALPHAS = tuple(ct_chapter.PAPER_ABLATION)
 
 
 @dataclass(frozen=True)
@@ -48,9 +35,10 @@ class CTPlan:
     """How much is run."""
 
     slices: tuple[int, ...] = (0, 3, 6, 9, 12)
+    each: int = 3  # slices that a seed sees
+    seeds: int = 8
     training: tuple[int, ...] = (20, 100)  # slices
-    tuned: tuple[tuple[float, int], ...] = tuple(TUNED)  # input SNR and batch size
-    seeds: int = 2  # of ct-180 at 50 dB; the others have one
+    decibels: tuple[float, ...] = (50.0, 35.0)  # at 180 views; otherwise the first
     batches: tuple[int, ...] = (5, 10, 20, 40)
     iterations: int = 60
     size: int = 256
@@ -58,76 +46,90 @@ class CTPlan:
 
 
 FULL = CTPlan()
-QUICK = CTPlan(slices=(0,), training=(20,), tuned=((50.0, 5),), seeds=1, batches=(5, 20), iterations=15)
+QUICK = CTPlan(slices=(0, 3), each=1, seeds=2, training=(20,), decibels=(50.0,), batches=(5, 20), iterations=10)
 
 
-def tuned(decibel: float, batch: int, method: str) -> tuple[float, float]:
-    """kappa and eta; `untuned` is smadmm with step 1 and the default's weight, which `all-views` takes, too."""
-    if method in ("untuned", "all-views"):
-        return 1.0, 1.0
-    return TUNED[decibel, 5 if batch < 20 else 20][method]
-
-
-def _grid(plan: CTPlan, methods: Sequence[str], views: int = 180, decibel: float = 50.0) -> list[CTRun]:
-    """Methods x batches x slices x seeds, on test slices, with the tuned parameters."""
-    runs = []
-    for method, batch, i, number in product(methods, plan.batches, plan.slices, range(plan.seeds)):
-        scan = CTScan("test", i, plan.size, views, decibel, plan.seed + number)
-        runs.append(CTRun(scan, method, batch, plan.iterations, *tuned(decibel, batch, method)))
-    return runs
-
-
-def tuning_runs(plan: CTPlan) -> list[CTRun]:
-    """Nine points for every method, on the same training slices."""
-    runs = []
-    for (decibel, batch), method in product(plan.tuned, METHODS):
-        points = [(k, 1.0) for k in DEFAULT_KAPPAS] if method == "default" else product(KAPPAS[decibel], ETAS)
-        for (kappa, eta), i in product(points, plan.training):
-            scan = CTScan("train", i, plan.size, 180, decibel, plan.seed)
-            runs.append(CTRun(scan, method, batch, plan.iterations, kappa, eta))
-    return runs
-
-
-def table_runs(plan: CTPlan, views: int) -> list[CTRun]:
-    one = replace(plan, seeds=1)
-    return _grid(plan if views == 180 else one, METHODS, views) + _grid(one, METHODS, views, 35.0)
-
-
-def ablation_runs(plan: CTPlan) -> list[CTRun]:
-    runs = _grid(replace(plan, seeds=1), ("smadmm",))
-    return [replace(run, alpha=alpha) for alpha in (0.1, 0.5, 2 / 3, 2.0) for run in runs]
-
-
-def iterations_runs(plan: CTPlan) -> list[CTRun]:
-    longer = replace(plan, seeds=1, batches=(5,), slices=plan.slices[:2], iterations=2 * plan.iterations)
-    return [run for views in (120, 180, 360, 720) for run in _grid(longer, RIVALS, views)]
-
-
-def visual_runs(plan: CTPlan) -> list[CTRun]:
-    one = replace(plan, seeds=1, batches=(20,))
-    first = replace(one, slices=plan.slices[:1])
-    images = _grid(replace(first, batches=(5,)), ("red-sd", "sadmm", "smadmm", "default"))
-    fixed = replace(one, iterations=min(plan.iterations, 60))
-    long = replace(first, iterations=4 * plan.iterations)
+def _scans(plan: CTPlan, views: int, decibel: float) -> list[CTScan]:
+    """Seeds, each with `each` slices in turn."""
     return [
-        *(replace(run, keep=True) for run in images),
-        *_grid(fixed, (*RIVALS, "untuned")),
-        *_grid(replace(fixed, batches=(180,)), ("all-views",)),
-        *_grid(long, ("smadmm", "default")),
+        CTScan("test", plan.slices[(number + i) % len(plan.slices)], plan.size, views, decibel, plan.seed + number)
+        for number, i in product(range(plan.seeds), range(plan.each))
     ]
+
+
+def table_cells(plan: CTPlan, views: int) -> list[Cell]:
+    decibels = plan.decibels if views == 180 else plan.decibels[:1]
+    return [Cell(views, d, b, plan.iterations, m) for d, b, m in product(decibels, plan.batches, METHODS)]
+
+
+def ablation_cells(plan: CTPlan) -> list[Cell]:
+    return [Cell(180, 50.0, b, plan.iterations, "smadmm", alpha) for b, alpha in product(plan.batches, ALPHAS)]
+
+
+def iterations_cells(plan: CTPlan) -> list[Cell]:
+    return [Cell(views, 50.0, 5, 2 * plan.iterations, m) for views, m in product((120, 180, 360, 720), RIVALS)]
+
+
+def visual_cells(plan: CTPlan) -> list[Cell]:
+    shown = [Cell(180, 50.0, 5, plan.iterations, m) for m in ("red-sd", *RIVALS)]
+    return shown + [Cell(180, 50.0, 20, plan.iterations, m) for m in RIVALS]
+
+
+def table_runs(plan: CTPlan, chosen: Chosen) -> list[CTRun]:
+    """Every cell on every scan, for every budget with what was best for it."""
+    runs = []
+    for (cell, budget), tuned in chosen.items():
+        if math.isinf(tuned.winner.score):  # every point diverged, or could not afford the budget
+            continue
+        best, sfo = tuned.best, cell.sfo if budget == "sfo" else None
+        for scan in _scans(plan, cell.views, cell.decibel):
+            run = CTRun(scan, cell.method, cell.batch, cell.iterations, best["kappa"], best["eta"], cell.alpha, sfo)
+            runs.append(run)
+    return runs
+
+
+def at_equal_iterations(plan: CTPlan, chosen: Chosen) -> list[CTRun]:
+    return [run for run in table_runs(plan, chosen) if run.sfo is None]
+
+
+def iterations_runs(plan: CTPlan, chosen: Chosen) -> list[CTRun]:
+    return at_equal_iterations(replace(plan, each=1), chosen)
+
+
+def visual_runs(plan: CTPlan, chosen: Chosen) -> list[CTRun]:
+    """One image of every method at B = 5; at B = 20, with what needs no tuning, one slice per seed."""
+    first = replace(plan, seeds=1, each=1)
+    shown = [replace(run, keep=True) for run in at_equal_iterations(first, chosen) if run.batch == 5]
+    one = replace(plan, each=1)
+    compared = [run for run in table_runs(one, chosen) if run.batch == 20]
+    for scan in _scans(one, 180, 50.0):
+        compared.append(CTRun(scan, "untuned", 20, plan.iterations, 1.0, 1.0))
+        compared.append(CTRun(scan, "all-views", 180, plan.iterations, 1.0, 1.0))
+    return shown + compared
 
 
 def _experiment(
     name: str,
     title: str,
     about: str,
-    runs: Callable[[CTPlan], list[CTRun]],
+    cells: Callable[[CTPlan], Iterable[Cell]],
+    runs: Callable[[CTPlan, Chosen], list[CTRun]],
     chapter: Callable[[Findings], list[Part]],
 ) -> Experiment:
-    def jobs(request: Request) -> list[CTRun]:
+    def plan_of(request: Request) -> CTPlan:
         plan = QUICK if request.quick else FULL
-        plan = replace(plan, seed=request.seed, size=request.size or plan.size)
-        return with_fingerprints(runs(plan), partial(read_slices, request.data), CT_PRIOR)
+        return replace(plan, seed=request.seed, size=request.size or plan.size)
+
+    def marked(request: Request, jobs: Sequence[CTRun]) -> list[CTRun]:
+        return with_fingerprints(jobs, partial(read_slices, request.data), CT_PRIOR)
+
+    def jobs(request: Request) -> list[CTRun]:
+        plan = plan_of(request)
+        marked(request, [CTRun(scan, "sadmm", 1, 1, 1.0, 1.0) for scan in _scans(plan, 180, 50.0)])  # are they there?
+        return marked(request, tuning_runs(cells(plan), plan.training, plan.size, plan.seed))
+
+    def reported(request: Request, tuning: Sequence[CTRun], results: Mapping[str, JobResult]) -> list[CTRun]:
+        return marked(request, runs(plan_of(request), choose(tuning, results)))
 
     return Experiment(
         name,
@@ -137,6 +139,7 @@ def _experiment(
         work=run_ct,
         rows=ct_chapter.ct_rows,
         chapter=chapter,
+        reported=reported,
         figures=ct_chapter.kept_images,
         sized=True,
     )
@@ -144,37 +147,34 @@ def _experiment(
 
 CT = (
     _experiment(
-        "ct-tuning",
-        "Tomography, how the parameters were chosen",
-        "Parameters of every CT method, on training slices.",
-        tuning_runs,
-        ct_chapter.tuning_chapter,
-    ),
-    _experiment(
         "ct-120",
         "Tomography, 120 views (Table 3)",
         "Table 3: sparse-view CT, 120 views.",
-        partial(table_runs, views=120),
+        partial(table_cells, views=120),
+        table_runs,
         ct_chapter.table_chapter,
     ),
     _experiment(
         "ct-180",
         "Tomography, 180 views (Table 4)",
         "Table 4: sparse-view CT, 180 views.",
-        partial(table_runs, views=180),
+        partial(table_cells, views=180),
+        table_runs,
         ct_chapter.table_chapter,
     ),
     _experiment(
         "ct-ablation",
         "Tomography, the momentum's exponent (Table 5)",
         "Table 5: the momentum a_k = k^-alpha.",
-        ablation_runs,
+        ablation_cells,
+        at_equal_iterations,
         ct_chapter.ablation_chapter,
     ),
     _experiment(
         "ct-iterations",
         "Tomography, quality over iterations (Figure 3)",
         "Figure 3: SNR over iterations, 120 to 720 views.",
+        iterations_cells,
         iterations_runs,
         ct_chapter.iterations_chapter,
     ),
@@ -182,6 +182,7 @@ CT = (
         "ct-visual",
         "Tomography, what it looks like (Figure 2)",
         "Figure 2: the images, and the library's default against the published algorithm.",
+        visual_cells,
         visual_runs,
         ct_chapter.visual_chapter,
     ),

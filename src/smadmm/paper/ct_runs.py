@@ -5,6 +5,9 @@ library's own for batches: the Fourier preconditioner and equispaced views, on s
 of `smadmm reconstruct`: all views and a nearly exact x-step. RED-SD with a batch
 size, as in the paper's tables, takes the gradient of a batch. rho = kappa s^2/(c N sigma^2) with s estimated from the
 sinogram (smadmm.imaging.pnp): kappa and eta are tuned on training slices, every method with the same effort.
+
+A run is reported after `iterations`, or where its `sfo` sample gradients are used up; its parameters were tuned for
+that.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from smadmm.imaging.simulation import with_noise
 from smadmm.io.images import read_images
 from smadmm.losses import Tomography
 from smadmm.operators import Radon
-from smadmm.paper.following import follow
+from smadmm.paper.following import at_sfo, follow
 from smadmm.proxes import Denoised
 from smadmm.running import Solver
 from smadmm.sampling import iid, stride
@@ -74,6 +77,7 @@ class CTRun:
     kappa: float
     eta: float
     alpha: float = 2 / 3
+    sfo: int | None = None  # the sample gradients that are reported; None: all iterations are
     keep: bool = False  # the image, with the result
     fingerprint: str = ""  # of slices and weights
 
@@ -82,7 +86,12 @@ class CTRun:
         scan = self.scan
         measured = f"{scan.images}{scan.image}-{scan.size}-{scan.views}views-{scan.decibel:g}dB"
         run = f"b{self.batch}-k{self.kappa:g}-e{self.eta:g}-a{self.alpha:.3g}-s{scan.seed}-K{self.iterations}"
-        return f"{measured}-{self.method}-{run}"
+        return f"{measured}-{self.method}-{run}" + ("" if self.sfo is None else f"-sfo{self.sfo}")
+
+    @property
+    def sees(self) -> tuple[str, ...]:
+        """Data and luck that must not be in tuning and in what is reported."""
+        return f"{self.scan.images} slice {self.scan.image}", f"seed {self.scan.seed}"
 
 
 @lru_cache(maxsize=2)
@@ -128,13 +137,15 @@ def run_ct(job: CTRun, data: str | None) -> dict[str, Any]:
     loss = Tomography(radon, sinogram, sampling=stride if job.method in OURS else iid)
     solver, rho = ct_solver(job, loss, sinogram_noise(sinogram))
     fbp = {"snr_fbp": snr(truth, start), "ssim_fbp": ssim(truth, start), "rho": rho}
-    result = follow(solver, start, job.iterations, lambda x: snr(truth, x))
+    result = follow(solver, start, job.iterations, lambda x: snr(truth, x), job.sfo)
     if result is None:
         return fbp | {"snr": None, "ssim": None, "sfo": [], "curve": [], "seconds": None}
     x, history = result.x, result.history
     steps = [b - a for a, b in zip(history["cpu"], history["cpu"][1:], strict=False)]
-    found = {"snr": snr(truth, x), "ssim": ssim(truth, x), "seconds": median(steps)}
+    found: dict[str, Any] = {"snr": snr(truth, x), "ssim": ssim(truth, x), "seconds": median(steps)}
     curve = {"sfo": [int(n) for n in history["sfo"]], "curve": [round(v, 4) for v in history["quality"]]}
+    if job.sfo is not None:  # the last iteration went beyond it
+        found |= {"snr": at_sfo(curve, job.sfo), "ssim": None}
     return fbp | found | curve | ({"image": pack(x), "start": pack(start)} if job.keep else {})
 
 

@@ -1,12 +1,15 @@
 """An experiment of the paper: its jobs, the work of one, the rows made of their results, the chapter that shows them.
 
     jobs(request)   frozen dataclasses with a `name`; they hold all that decides a result, also fingerprints of data
+    reported(..)    where methods are tuned, `jobs` are the tuning runs, and this makes of their results the runs that
+                    are reported. A job says what it `sees`, data and seeds: tuning may not see what is reported
     work(job, data) the result of one job, for JSON; a function of a module, as it is called in other processes
     rows(jobs, ..)  flat dicts, every number measured
     chapter(found)  parts of a report: a sentence on what was done, a `Verdict` for every claim of the paper, its tables
                     with `Measured(ours, paper)`, `Curves`, and images by the names of `figures`
 
 Only `work` costs time; the rest is made anew from the results of the jobs. `smadmm.paper.reproducing` runs any of them.
+How methods are compared: smadmm.protocol.
 """
 
 from __future__ import annotations
@@ -65,6 +68,7 @@ class Experiment:
     work: Work
     rows: Callable[[Sequence[Any], Mapping[str, JobResult]], list[Row]]
     chapter: Callable[[Findings], list[Part]]
+    reported: Callable[[Request, Sequence[Any], Mapping[str, JobResult]], Sequence[Any]] | None = None
     table: Callable[[Findings], str] | None = None  # table.md; by default the chapter in Markdown
     figures: Callable[[Findings], dict[str, bytes]] = no_figures  # PNG files by name
     sized: bool = False  # the request may choose the size of the images

@@ -29,7 +29,7 @@ from smadmm.imaging.simulation import with_noise
 from smadmm.io.images import read_images
 from smadmm.losses import AmplitudeLoss
 from smadmm.operators import CodedDiffraction, circle_masks
-from smadmm.paper.following import follow
+from smadmm.paper.following import at_sfo, follow
 from smadmm.proxes import Denoised
 from smadmm.running import Solver
 from smadmm.sampling import Rng
@@ -74,12 +74,13 @@ class Weights:
 class PhaseRun:
     """A method with its parameters on a scan."""
 
-    purpose: str  # of the rows: tuning, sum, unbiased, own step, many masks
+    purpose: str  # of the rows: tuning, sum, unbiased, own step, own step SFO, many masks
     scan: PhaseScan
     method: str
     batch: int
     iterations: int
     weights: Weights
+    sfo: int | None = None  # the sample gradients that are reported; None: all iterations are
     fingerprint: str = ""  # of images and weights of the denoiser
 
     @property
@@ -87,6 +88,11 @@ class PhaseRun:
         scan, w = self.scan, self.weights
         measured = f"{self.purpose.replace(' ', '_')}-{scan.images}{scan.image}-{scan.size}-n{scan.masks}"
         return f"{measured}-{self.method}-b{self.batch}-r{w.rho:.3g}-t{w.step:.3g}-f{w.strength:g}-s{scan.seed}"
+
+    @property
+    def sees(self) -> tuple[str, ...]:
+        """Data and luck that must not be in tuning and in what is reported."""
+        return f"{self.scan.images} image {self.scan.image}", f"seed {self.scan.seed}"
 
 
 @lru_cache(maxsize=2)
@@ -133,14 +139,17 @@ def run_phase(job: PhaseRun, data: str | None) -> dict[str, Any]:
     solver = phase_solver(job, measure(truth, job.scan))
     start = torch.full_like(truth, 0.01)
     solver.step(solver.init(start))  # compiles
-    result = follow(solver, start, job.iterations, lambda x: snr(truth, align(truth, x)))
+    result = follow(solver, start, job.iterations, lambda x: snr(truth, align(truth, x)), job.sfo)
     if result is None:
         return {"snr": None, "ssim": None, "sfo": [], "curve": [], "cpu": []}
     x, history = align(truth, result.x), result.history
-    return {
+    found: dict[str, Any] = {
         "snr": snr(truth, x),
         "ssim": ssim(truth, x),
         "sfo": [int(n) for n in history["sfo"]],
         "curve": [round(v, 3) for v in history["quality"]],
         "cpu": [round(v, 3) for v in history["cpu"]],
     }
+    if job.sfo is not None:  # the last iteration went beyond it
+        found |= {"snr": at_sfo(found, job.sfo), "ssim": None}
+    return found

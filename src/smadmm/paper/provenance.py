@@ -1,8 +1,10 @@
 """What made a result: a key of the code, and fingerprints of the data.
 
 The code of a function is its module, every module of the package which that one imports (also inside functions), every
-module these import, and so on, but for `report`: how a result looks does not change it. Each is hashed as its syntax
-tree without docstrings, so comments, docstrings and layout do not count, and neither does the version.
+module these import, and so on, but for the rooms in OUTSIDE: how a run is stopped, recorded, stored and shown does not
+change what the method computes, and what was read from files is covered by fingerprints of the data. Each module is
+hashed as its syntax tree without docstrings, so comments, docstrings and layout do not count, and neither does the
+version.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import smadmm
 J = TypeVar("J", bound=Any)
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 PACKAGE = Path(smadmm.__file__).parent
+OUTSIDE = ("report", "io", "arguments", "extras", "checkpoint", "running", "protocol")
 
 
 def code_key(*functions: Callable[..., Any]) -> str:
@@ -59,7 +62,7 @@ def _imported(tree: ast.Module, package: Path) -> Iterator[Path]:
 def _file(module: str, package: Path) -> Path | None:
     """The file of a module of the package."""
     first, *rest = module.split(".")
-    if rest[:1] == ["report"]:
+    if rest and rest[0] in OUTSIDE:
         return None
     place = package.joinpath(*rest)
     files = [place.with_suffix(".py"), place / "__init__.py"] if rest else [place / "__init__.py"]

@@ -31,6 +31,7 @@ from smadmm.paper.jobs import run_all
 from smadmm.paper.provenance import code_key
 from smadmm.paper.stored_parts import as_json
 from smadmm.paper.writing import markdown
+from smadmm.protocol import refuse_seen
 from smadmm.report import environment
 
 
@@ -40,10 +41,15 @@ def reproduce(experiment: Experiment, request: Request) -> Sequence[Row]:
         raise ValueError(f"{experiment.name} has no choice of sizes, got size {request.size}; leave it out")
     if experiment.alone:
         request = replace(request, processes=0)
-    jobs = experiment.jobs(request)
+    jobs = list(experiment.jobs(request))
     folder = output_folder(request.out)
     made = _made(experiment, request)  # now, as the code may be edited while it runs
     results = run_all(jobs, experiment.work, request)
+    if experiment.reported is not None:  # the jobs so far were tuning
+        reported = experiment.reported(request, jobs, results)
+        refuse_seen(*({seen for job in some for seen in job.sees} for some in (jobs, reported)))
+        results |= run_all(reported, experiment.work, request)
+        jobs += reported
     found = Findings(jobs, results, experiment.rows(jobs, results))
     chapter = experiment.chapter(found)
     text = markdown(chapter) if experiment.table is None else experiment.table(found)
@@ -71,7 +77,7 @@ def _made(experiment: Experiment, request: Request) -> dict[str, Any]:
 def _identity(experiment: Experiment, request: Request) -> dict[str, Any]:
     """What must be the same for results to be used again."""
     functions = (experiment.jobs, experiment.work, experiment.rows, experiment.chapter, experiment.figures)
-    code = code_key(*functions, *([experiment.table] if experiment.table else []))
+    code = code_key(*functions, *(function for function in (experiment.table, experiment.reported) if function))
     return {"code": code, "quick": request.quick, "seed": request.seed, "size": request.size}
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from smadmm.comparing import Interval, paired
 from smadmm.paper.experiment import JobResult, Row
+from smadmm.protocol import Interval, caption, paired
 from smadmm.report import Column, Measured, Table, Verdict
 from smadmm.report.parts import Outcome
 
@@ -59,6 +59,13 @@ def above(gap: Interval) -> bool:
     return gap.mean - (gap.half if math.isfinite(gap.half) else 0.0) > 0
 
 
+def caption_of(rows: Sequence[Row], unit: str = "seed") -> str:
+    """The note of a table: its unit and how many there are, and how many runs diverged."""
+    lost = sum(row["snr"] is None for row in rows)
+    diverged = f"{lost} of {len(rows)} runs diverged and are left out" if lost else "no run diverged"
+    return f"{caption(unit, len(values(rows, unit)))}; {diverged}"
+
+
 def highest(claim: str, rows: Sequence[Row], labels: Mapping[str, str]) -> Verdict:
     """Whether smadmm has the highest mean SNR of these methods at every batch size."""
     batches = values(rows, "batch")
@@ -74,7 +81,13 @@ def by_batch(batches: Sequence[int], texts: Iterable[str], between: str = ": ") 
 
 
 def batch_table(
-    title: str, rows: Sequence[Row], key: str, labels: Mapping[Any, str], shown: Sequence[str], paper: Printed
+    title: str,
+    rows: Sequence[Row],
+    key: str,
+    labels: Mapping[Any, str],
+    shown: Sequence[str],
+    paper: Printed,
+    note: str = "",
 ) -> Table:
     """Means of the columns `shown` by batch size, beside the paper's; a line per label of the column `key`."""
     batches = values(rows, "batch")
@@ -86,7 +99,8 @@ def batch_table(
             chosen, theirs = some(rows, **{key: value, "batch": batch}), paper.get(value, {}).get(batch)
             for i, name in enumerate(shown):
                 lines[-1].append(Measured(mean(chosen, name), theirs[i] if theirs else None))
-    return Table(title, [key, *heads], lines)
+    said = "Means. " + "; ".join(text for text in (caption_of(rows), note) if text) + "."
+    return Table(title, [key, *heads], lines, said)
 
 
 def mean_curve(results: Iterable[JobResult]) -> list[float]:
@@ -97,9 +111,3 @@ def mean_curve(results: Iterable[JobResult]) -> list[float]:
 
 def outcome(wins: int, of: int) -> Outcome:
     return "holds" if wins == of > 0 else "holds in part" if wins else "does not hold here"
-
-
-def at_sfo(result: JobResult, budget: float) -> float | None:
-    """The last value of a curve when no more than `budget` sample gradients were computed."""
-    affordable = [value for n, value in zip(result["sfo"], result["curve"], strict=True) if n <= budget]
-    return affordable[-1] if affordable else None

@@ -57,6 +57,7 @@ def _table(table: Table) -> str:
 
 def draw(plots: Sequence[Curves], columns: int | None = None, depth: float | None = None, dpi: int = 110) -> bytes:
     """Plots side by side, a curve of one name in one colour; with `depth` no more than that below the highest value."""
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(series.name for plot in plots for series in plot.series))
@@ -66,7 +67,9 @@ def draw(plots: Sequence[Curves], columns: int | None = None, depth: float | Non
     handles: dict[str, Any] = {}
     for axes, plot in zip(figure.subplots(high, wide, squeeze=False).flat, plots, strict=True):
         for series in plot.series:
-            look = {"color": f"C{names.index(series.name)}", "linestyle": "--" if series.dashed else "-"}
+            number = names.index(series.name)
+            color = f"C{number}" if len(names) <= 10 else colormaps["tab20"](number % 20)
+            look: dict[str, Any] = {"color": color, "linestyle": "--" if series.dashed else "-"}
             (handles[series.name],) = axes.plot(series.x, series.y, linewidth=1, **look)
             if series.low is not None:
                 axes.fill_between(series.x, series.low, series.high, alpha=0.15, color=look["color"], linewidth=0)
@@ -74,7 +77,8 @@ def draw(plots: Sequence[Curves], columns: int | None = None, depth: float | Non
             top = max((max(series.y) for series in plot.series if series.y), default=depth)
             axes.set_ylim(top - depth, top + depth / 16)
         _label(axes, plot)
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=2 * wide, fontsize=7)
+    across = 2 * wide if len(names) <= 10 else wide + 1
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=across, fontsize=7)
     return png_of(figure, dpi)
 
 
@@ -86,7 +90,8 @@ def _label(axes: Any, plot: Curves) -> None:
     axes.set(xscale="log" if plot.log_x else "linear", yscale="log" if plot.log_y else "linear")
     for axis, is_log, marks in ((axes.xaxis, plot.log_x, (1, 3)), (axes.yaxis, plot.log_y, (1, 2, 3, 5))):
         if is_log:
-            axis.set_major_locator(LogLocator(subs=marks))
+            low, high = axis.get_view_interval()
+            axis.set_major_locator(LogLocator(subs=marks if high < 1e4 * low else (1,), numticks=12))
             axis.set_major_formatter("{x:g}")
             axis.set_minor_formatter("")
     axes.grid(alpha=0.3)
