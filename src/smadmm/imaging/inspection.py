@@ -50,6 +50,7 @@ ROUGH_CUT = 0.25  # the filter of its first image
 WINDOW = 31  # detectors of the running median: cupping is wider, stripes are not
 OUTER = 0.04  # share of the detectors at each side whose offsets are left alone
 SPREADS, OFF = 4.0, 8.0  # a dead detector: this many usual spreads, or this far off its neighbours
+LASTING = 0.6  # correlation of the stripes of both halves of the views
 STRIPED = 0.35  # usual spreads: smaller offsets are what images leave
 OUTSTANDING = 12.0  # spreads of its surroundings: a wrong ray
 LOST = 5.0  # times the usual misfit: a lost view
@@ -297,7 +298,7 @@ def _rounds(
             dead |= _stands_out(np.maximum(columns.spread / SPREADS, np.abs(columns.jump) / OFF) / usual)
             weights[:, dead] = 0
         if "stripes" not in off and number > 0:
-            stripes = _stripes(columns, values - e, usual, dead)
+            stripes = _stripes(e, values - e, weights, usual)
             taken, values, e = taken + stripes, values - stripes, e - stripes
         if "views" not in off:
             misfit = 1.4826 * np.median(np.abs(e[:, ~dead]), axis=1)
@@ -384,17 +385,25 @@ def _stands_out(size: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 
 def _stripes(
-    columns: _Columns, projected: NDArray[np.float32], usual: float, dead: NDArray[np.bool_]
+    e: NDArray[np.float32], projected: NDArray[np.float32], weights: NDArray[np.float32], usual: float
 ) -> NDArray[np.float32]:
-    """What detectors add to their rays, offset and gain; zero where that is no more than images leave."""
-    outer = max(1, round(OUTER * len(dead)))
-    inside = ~dead
+    """What detectors add to their rays, offset and gain; zero where that is no more than images leave.
+
+    Stripes are the same in the first and the second half of the views; what the image leaves is not.
+    """
+    stripes, centered, half = np.zeros_like(e), projected - np.median(projected, axis=0), len(e) // 2
+    inside = np.asarray((weights > 0).any(0))
+    outer = max(1, round(OUTER * len(inside)))
     inside[:outer] = inside[-outer:] = False
-    centered = projected - np.median(projected, axis=0)
-    least = max(STRIPED, 3 * 1.25 / math.sqrt(len(projected))) * usual  # more than chance
-    stripes = np.zeros_like(projected)
-    for part in (np.broadcast_to(columns.jump, stripes.shape), columns.gain * centered):
-        if inside.any() and float(np.sqrt((part[:, inside] ** 2).mean())) > least:
+    if inside.sum() < WINDOW:
+        return stripes
+    whole, *halves = (_columns(e[part], projected[part], weights[part])
+                      for part in (slice(None), slice(half), slice(half, None)))  # fmt: skip
+    least = max(STRIPED, 3 * 1.25 / math.sqrt(len(e))) * usual  # more than chance
+    for name, part in (("jump", np.broadcast_to(whole.jump, e.shape)), ("gain", whole.gain * centered)):
+        one, two = (getattr(columns, name)[inside] for columns in halves)
+        lasting = float(np.corrcoef(one, two)[0, 1]) if one.any() and two.any() else 0.0
+        if lasting > LASTING and float(np.sqrt((part[:, inside] ** 2).mean())) > least:
             stripes[:, inside] += part[:, inside]
     return stripes
 
