@@ -109,7 +109,7 @@ def reconstruct(
     sinogram : views x detectors, or slices x views x detectors: NumPy, torch, or anything with a shape that is read by
         indexing, such as a memory map or an HDF5 dataset. The image comes back as the same kind.
     angles : of the views, in degrees; or (first, last) for equal steps, the end point included or not as the data
-        say; None: (0, 180).
+        say; None: equispaced over 180 degrees without the end point.
     size : pixels of the image, a number or (height, width); None: what the detector spans.
     spacing : distance of detectors in pixels of the image.
     center : axis of rotation in detectors off the middle of the detector; "auto": found in the data.
@@ -199,7 +199,9 @@ def _slices(array: Any, name: str) -> Any:
 
 def _degrees(angles: ArrayLike | Tensor | None, views: int) -> tuple[NDArray[np.float64], list[str]]:
     """The angles, or the two ends of their range, and what there is to warn of."""
-    degrees = np.asarray((0.0, 180.0) if angles is None else angles, dtype=np.float64).ravel()
+    if angles is None:
+        return np.arange(views, dtype=np.float64) * (180 / views), []
+    degrees = np.asarray(angles, dtype=np.float64).ravel()
     if len(degrees) not in (views, 2) or not np.isfinite(degrees).all():
         raise ArgumentError("{angles} must be {0} finite numbers, one per view, got {1}", views, len(degrees))
     suspicious = len(degrees) >= MANY_VIEWS and float(np.abs(degrees).max()) <= 2 * math.pi * 1.001

@@ -10,6 +10,7 @@ on every second view predict the others best.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -169,16 +170,28 @@ def cgls(radon: Radon, rows: torch.Tensor, steps: int, weights: torch.Tensor | N
 def ends_twice(b: Array, span: float, center: float) -> bool:
     """Whether the last view repeats the first: a range of angles that includes its end point.
 
-    After a whole turn the last view is the first one; after half a turn it is its mirror image.
+    After half a turn a view is its own mirror image. So the last view of half a turn is compared with the first. In a
+    whole turn of n views, the number of views after which all of them come back mirrored is n/2 without the end point
+    and (n - 1)/2 with it.
     """
-    turn = round(span / 180)
-    if abs(span - 180 * turn) > 1e-6 or turn not in (1, 2) or len(b) < 12:
+    turns, n = round(span / 180), len(b)
+    if abs(span - 180 * turns) > 1e-6 or turns not in (1, 2) or n < 12:
         return False
     smooth = np.stack([np.convolve(row, np.ones(7) / 7, mode="same") for row in b])
-    first, last = smooth[0], smooth[-1]
-    if turn == 1:
-        t = np.arange(b.shape[1]) - (b.shape[1] - 1) / 2 - center
-        first = np.interp(-t, t, first)
-    apart = float(np.linalg.norm(last - first))
-    neighbours = np.linalg.norm(np.diff(smooth, axis=0), axis=1)
-    return apart < 0.5 * float(np.median(neighbours))
+    smooth /= np.maximum(np.abs(smooth.sum(1, keepdims=True)), 1e-30)
+    t = np.arange(b.shape[1]) - (b.shape[1] - 1) / 2 - center
+    mirrored = np.stack([np.interp(-t, t, row) for row in smooth])
+    if turns == 1:
+        steps = [_apart(one, two) for one, two in pairwise(smooth)]
+        return _apart(smooth[-1], mirrored[0]) < 0.5 * min(steps[0], steps[-1], float(np.median(steps)))
+    after = np.arange(n // 2 - 3, n // 2 + 4)
+    views = np.arange(n - int(after[-1]))
+    errors = [np.median([_apart(mirrored[i], smooth[i + k]) ** 2 for i in views]) for k in after]
+    bend, slope, _ = np.polyfit(after - n / 2, errors, 2)
+    return bool(bend > 0 and -slope / (2 * bend) < -0.25)
+
+
+def _apart(one: Array, two: Array) -> float:
+    """The root mean square difference of two views without the largest twentieth, where detectors may be dead."""
+    differences = np.sort(np.abs(one - two))
+    return float(np.sqrt((differences[: math.ceil(0.95 * len(differences))] ** 2).mean()))

@@ -151,7 +151,7 @@ def survey_of(b: NDArray[Any], angles: ArrayLike | Tensor | None, center: float 
         axis = find_axis(values, degrees) if "axis" not in off else Axis(0.0, math.inf, math.inf)
     else:
         axis = Axis(float(center), 0.0, 0.0)
-    if is_range and "angles" not in off and ends_twice(values, abs(last - first), axis.center):
+    if is_range and angles is not None and "angles" not in off and ends_twice(values, abs(last - first), axis.center):
         degrees = np.linspace(first, last, len(values))
         text = f"the last view repeats the first: the angles go from {first:g} to {last:g} degrees inclusive"
         findings.append(Finding("angles", text, True))
@@ -298,7 +298,7 @@ def _rounds(
             dead |= _stands_out(np.maximum(columns.spread / SPREADS, np.abs(columns.jump) / OFF) / usual)
             weights[:, dead] = 0
         if "stripes" not in off and number > 0:
-            stripes = _stripes(e, values - e, weights, usual)
+            stripes = _stripes(e, values - e, weights, usual, survey.angles)
             taken, values, e = taken + stripes, values - stripes, e - stripes
         if "views" not in off:
             misfit = 1.4826 * np.median(np.abs(e[:, ~dead]), axis=1)
@@ -385,27 +385,47 @@ def _stands_out(size: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 
 def _stripes(
-    e: NDArray[np.float32], projected: NDArray[np.float32], weights: NDArray[np.float32], usual: float
+    e: NDArray[np.float32], projected: NDArray[np.float32], weights: NDArray[np.float32], usual: float, degrees: Array
 ) -> NDArray[np.float32]:
     """What detectors add to their rays, offset and gain; zero where that is no more than images leave.
 
-    Stripes are the same in the first and the second half of the views; what the image leaves is not.
+    Stripes are everywhere, and the same in all views. What the image leaves sits at its edges, and differs between the
+    first views and the last, or between views along and across.
     """
-    stripes, centered, half = np.zeros_like(e), projected - np.median(projected, axis=0), len(e) // 2
+    stripes, centered = np.zeros_like(e), projected - np.median(projected, axis=0)
     inside = np.asarray((weights > 0).any(0))
     outer = max(1, round(OUTER * len(inside)))
     inside[:outer] = inside[-outer:] = False
     if inside.sum() < WINDOW:
         return stripes
-    whole, *halves = (_columns(e[part], projected[part], weights[part])
-                      for part in (slice(None), slice(half), slice(half, None)))  # fmt: skip
+    early, along = np.arange(len(e)) < len(e) / 2, np.abs(np.cos(np.deg2rad(degrees))) > math.sqrt(0.5)
+    columns = [
+        _columns(e[part], projected[part], weights[part]) for part in (early, ~early, along, ~along) if part.any()
+    ]
+    if len(columns) < 4:
+        return stripes
+    whole = _columns(e, projected, weights)
     least = max(STRIPED, 3 * 1.25 / math.sqrt(len(e))) * usual  # more than chance
     for name, part in (("jump", np.broadcast_to(whole.jump, e.shape)), ("gain", whole.gain * centered)):
-        one, two = (getattr(columns, name)[inside] for columns in halves)
-        lasting = float(np.corrcoef(one, two)[0, 1]) if one.any() and two.any() else 0.0
-        if lasting > LASTING and float(np.sqrt((part[:, inside] ** 2).mean())) > least:
+        profiles = [_clipped(getattr(each, name)[inside]) for each in columns]
+        if min(_correlation(*profiles[:2]), _correlation(*profiles[2:])) > LASTING and _size(part[:, inside]) > least:
             stripes[:, inside] += part[:, inside]
     return stripes
+
+
+def _size(values: NDArray[Any]) -> float:
+    """What is usual, not what is extreme."""
+    return float(1.4826 * np.median(np.abs(values)))
+
+
+def _clipped(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    limit = 3 * _size(values)
+    clipped: NDArray[np.float32] = np.clip(values, -limit, limit)
+    return clipped
+
+
+def _correlation(one: NDArray[np.float32], two: NDArray[np.float32]) -> float:
+    return float(np.corrcoef(one, two)[0, 1]) if one.any() and two.any() else 0.0
 
 
 def _travel(degrees: Array, detectors: int) -> int:
