@@ -29,11 +29,13 @@ def radon():
 
 
 def ridge():
-    from smadmm.denoisers.ridge import valid_gradient
+    from smadmm.denoisers.ridge import valid_gradient, value_pieces
+    from smadmm.denoisers.ridge_cpu import valid_values
 
     x, filters, slopes = (random(shape, n).requires_grad_() for n, shape in enumerate([(2, 21, 18), (3, 5, 5), (3, 4)]))
     z = valid_gradient(x, filters, slopes, 0.3, singles=0)
-    return [z, *torch.autograd.grad(z.square().sum(), (x, filters, slopes))]
+    values = valid_values(x.detach(), filters.detach(), value_pieces(slopes.detach().double(), 0.3), 0.3, 0)
+    return [z, values, *torch.autograd.grad(z.square().sum(), (x, filters, slopes))]
 
 
 def total_variation():
@@ -68,12 +70,24 @@ def classifier():
     return [ours.x, *ours.history["objective"], theirs.x]
 
 
+def complexity():
+    from smadmm.paper.complexity_runs import level, setting
+
+    points = {
+        "smadmm": {"eta": 1.0, "a": 0.5},
+        "spider": {"eta": 1.0, "n": 9},
+        "asvrg-convex": {"eta": 1.0, "n": 9, "theta": 0.5},
+    }
+    return [level("smooth", setting("smooth", name, 200, point), 200, 0) for name, point in points.items()]
+
+
 CASES = {
     "smadmm.operators.radon.kernels": radon,
     "smadmm.operators.radon.bins": radon,
     "smadmm.operators.radon.transpose": radon,
     "smadmm.denoisers.ridge_kernels": ridge,
     "smadmm.losses.phase_kernels": phase,
+    "smadmm.paper.complexity_kernel": complexity,
     "smadmm.proxes.total_variation_kernels": total_variation,
     "smadmm.learn._kernels.samples": classifier,
     "smadmm.learn._kernels.rows": classifier,

@@ -113,6 +113,7 @@ def valid_values(x: Tensor, filters: Tensor, tables: tuple[Tensor, ...], spacing
     values = [0.0] * len(x)
     for image, row, rows in strips:
         t = strips.responses("x", of_x[image], row, rows)
+        strips.mix(t.whole)
         values[image] += kernels.spline_sum(t.whole, start, offset, slope, 1 / spacing, strips.piece)
     return x.new_tensor(values)
 

@@ -145,7 +145,8 @@ def prediction_error(b: Array, degrees: Array, center: float, most: tuple[int, i
     views = np.unique(np.linspace(0, len(b) - 1, min(len(b), most[1])).round().astype(np.int64))
     rows = torch.from_numpy(b[views, :width].reshape(len(views), -1, k).mean(2).astype(np.float32))
     middle, a = (center + (b.shape[1] - width) / 2) / k, np.deg2rad(degrees[views])
-    seen, left_out = (Radon(rows.shape[1], a[n::2], rows.shape[1], 1.0, middle) for n in (0, 1))
+    side = round(1.4 * rows.shape[1])  # something may lie outside the view
+    seen, left_out = (Radon(side, a[n::2], rows.shape[1], 1.0, middle) for n in (0, 1))
     image = cgls(seen, rows[::2], CGLS_STEPS)
     return float((left_out(image) - rows[1::2]).norm() / rows.norm())
 

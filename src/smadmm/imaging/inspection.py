@@ -151,8 +151,11 @@ def survey_of(b: NDArray[Any], angles: ArrayLike | Tensor | None, center: float 
         axis = find_axis(values, degrees) if "axis" not in off else Axis(0.0, math.inf, math.inf)
     else:
         axis = Axis(float(center), 0.0, 0.0)
-    if is_range and angles is not None and "angles" not in off and ends_twice(values, abs(last - first), axis.center):
-        degrees = np.linspace(first, last, len(values))
+    inclusive = np.linspace(first, last, len(values))
+    middle = axis.center if not isinstance(center, str) else sine_fit(values, inclusive).center
+    if is_range and angles is not None and "angles" not in off and ends_twice(values, abs(last - first), middle):
+        degrees = inclusive
+        axis = find_axis(values, degrees) if isinstance(center, str) and "axis" not in off else axis
         text = f"the last view repeats the first: the angles go from {first:g} to {last:g} degrees inclusive"
         findings.append(Finding("angles", text, True))
     middle, found = _axis_used(axis, isinstance(center, str) and "axis" not in off)
@@ -285,33 +288,34 @@ def _rounds(
 
     Returns the repaired sinogram, the survey with its axis again, and what was found.
     """
-    rough, taken = None, np.zeros_like(values)
+    rough, taken, trusted = None, np.zeros_like(values), weights.copy()  # the latter without dead detectors
     dead, lost, wrong = np.zeros(values.shape[1], bool), np.zeros(len(values), bool), 0
     for number in range(ROUNDS):
         rough = _rough(values, weights, survey)
         e = rough.residual
-        columns = _columns(e, values - e, weights)
+        columns = _columns(e, values - e, trusted)  # a detector may turn out to be good after all
         usual = float(np.median(columns.spread[columns.spread > 0])) if columns.spread.any() else 0.0
         if usual == 0:
             break
         if "detectors" not in off:
-            dead |= _stands_out(np.maximum(columns.spread / SPREADS, np.abs(columns.jump) / OFF) / usual)
-            weights[:, dead] = 0
+            dead = _stands_out(columns, usual)
+            weights[:] = np.where(dead, 0, trusted)
         if "stripes" not in off and number > 0:
             stripes = _stripes(e, values - e, weights, usual, survey.angles)
             taken, values, e = taken + stripes, values - stripes, e - stripes
         if "views" not in off:
             misfit = 1.4826 * np.median(np.abs(e[:, ~dead]), axis=1)
             lost |= misfit > LOST * np.median(misfit)
-            weights[lost] = 0
+            weights[lost] = trusted[lost] = 0
         if "rays" not in off:
             out = _outstanding(e, weights > 0, _travel(survey.angles, values.shape[1]))
-            weights[out] = 0
+            weights[out] = trusted[out] = 0
             wrong += int(out.sum())
         survey = _again(survey, values, weights)
     assert rough is not None
     low, high = np.quantile(rough.image.numpy(), (0.02, 0.999))
-    negative = bool("negative" not in off and low < -0.1 * high)
+    limited = any(finding.kind == "range" for finding in survey.findings)  # such images have dark shadows
+    negative = bool("negative" not in off and not limited and low < -0.1 * high)
     return values, survey, negative, _told(dead, lost, wrong, taken, negative)
 
 
@@ -376,11 +380,18 @@ def _columns(e: NDArray[np.float32], projected: NDArray[np.float32], weights: ND
     return _Columns(jump.astype(np.float32), own.astype(np.float32), spreads.astype(np.float32))
 
 
-def _stands_out(size: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Above 1, and nearly as large as anything within three detectors: a dead one disturbs its neighbours."""
-    padded = np.pad(size, 3, mode="edge")
-    around = np.lib.stride_tricks.sliding_window_view(padded, 7).max(-1)
-    found: NDArray[np.bool_] = (size > 1) & (size >= 0.8 * around)
+def _stands_out(columns: _Columns, usual: float) -> NDArray[np.bool_]:
+    """Detectors that spread or jump more than those around them, and more than anything within three detectors.
+
+    Edges of an object that turns about its middle disturb several neighbours, a dead detector disturbs them less than
+    itself; and where all jump, they are stripes.
+    """
+    around = np.maximum(running_median(columns.spread, 7), usual)
+    size = np.maximum(
+        columns.spread / (SPREADS * around), np.abs(columns.jump) / (OFF * np.maximum(around, _size(columns.jump)))
+    )
+    largest = np.lib.stride_tricks.sliding_window_view(np.pad(size, 3, mode="edge"), 7).max(-1)
+    found: NDArray[np.bool_] = (size > 1) & (size >= 0.8 * largest)
     return found
 
 
@@ -471,14 +482,14 @@ def _noise_law(
     if "noise" in off or b.shape[1] < 32:
         return noise, None
     order = 6
-    d = np.abs(np.diff(b, n=order, axis=1)) / (math.sqrt(math.comb(2 * order, order)) * 0.6745)
+    d = np.abs(np.diff(b, n=order, axis=1)) / (math.sqrt(math.comb(2 * order, order)) * 0.3186)  # a quarter is below
     windows = np.lib.stride_tricks.sliding_window_view(b, order + 1, axis=1)
     known = np.lib.stride_tricks.sliding_window_view(weights, order + 1, axis=1).min(-1) > 0
     value, size = windows.mean(-1)[known], d[known]
     cuts = np.quantile(value, np.linspace(0, 1, 13))
     which = np.clip(np.searchsorted(cuts, value, side="right") - 1, 0, 11)
     centers = np.array([value[which == n].mean() if (which == n).any() else np.nan for n in range(12)])
-    levels = np.array([np.median(size[which == n]) if (which == n).any() else np.nan for n in range(12)])
+    levels = np.array([np.quantile(size[which == n], 0.25) if (which == n).any() else np.nan for n in range(12)])
     good = np.isfinite(centers) & (levels > 0)
     if good.sum() < 6:
         return noise, None

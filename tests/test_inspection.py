@@ -1,0 +1,161 @@
+"""A careful look at sinograms: what is wrong is found and repaired, what is right is left alone."""
+
+import numpy as np
+import pytest
+import torch
+
+import smadmm
+from smadmm.arguments import ArgumentError
+from smadmm.imaging import inspect
+from smadmm.imaging.geometry import ends_twice, find_axis, is_steady, sine_fit
+from smadmm.imaging.inspection import REPAIRS, filled, running_median
+from smadmm.imaging.metrics import snr
+from smadmm.operators import Radon
+
+SIZE, VIEWS = 96, 90
+ANGLES = np.arange(VIEWS) * 180 / VIEWS
+
+
+def body(size=SIZE):
+    """An unsymmetric object of discs."""
+    y, x = np.mgrid[-1 : 1 : size * 1j, -1 : 1 : size * 1j]
+    image = np.zeros((size, size), np.float32)
+    for r, cx, cy, value in (
+        (0.6, 0.05, -0.1, 0.5),
+        (0.2, -0.25, 0.1, 0.3),
+        (0.15, 0.3, -0.3, -0.2),
+        (0.05, 0.1, 0.3, 0.4),
+    ):
+        image += value * ((x - cx) ** 2 + (y - cy) ** 2 < r**2)
+    return image
+
+
+def scan(center=0.0, angles=ANGLES, noise=0.05, seed=0, image=None):
+    radon = Radon(SIZE, np.deg2rad(angles), round(1.2 * SIZE), 1.0, center)
+    b = radon(torch.from_numpy(body() if image is None else image)).numpy()
+    return b + noise * np.random.default_rng(seed).standard_normal(b.shape).astype(np.float32)
+
+
+def kinds(look):
+    return {finding.kind for finding in look.findings if finding.repaired}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_repaired_in_good_data(seed):
+    b = scan(seed=seed, noise=(0.01, 0.05, 0.3)[seed])
+    look = inspect(b, ANGLES)
+    assert not look.findings and look.center == 0 and look.weights is None and look.width == 1
+    np.testing.assert_array_equal(look.prepared, b)
+    assert str(look) == "nothing to repair was found"
+
+
+@pytest.mark.parametrize("center", [-7.3, 0.6, 3.0])
+def test_the_axis_is_found(center):
+    look = inspect(scan(center), ANGLES)
+    assert kinds(look) == {"axis"} and look.center == pytest.approx(center, abs=0.1) and look.center_error < 0.1
+    assert inspect(scan(center), ANGLES, raw=["axis"]).center == 0
+    assert inspect(scan(center), ANGLES, center=1.5).center == 1.5
+
+
+@pytest.mark.slow
+def test_where_masses_mislead_predicted_views_find_the_axis():
+    b = scan(2.0).astype(np.float64)[:, 30:-30]  # truncated
+    fitted, found = sine_fit(b, ANGLES), find_axis(b, ANGLES)
+    assert abs(fitted.center - 2) > 1 and found.center == pytest.approx(2, abs=0.5)
+
+
+def test_dead_detectors_wrong_rays_and_lost_views_get_no_weight():
+    b, rng = scan(), np.random.default_rng(1)
+    b[:, 40], b[:, 70] = 0, rng.uniform(0, b.max(), VIEWS)
+    b[20] = 0
+    rays = [(5, 60), (33, 50), (71, 55)]
+    for i, j in rays:
+        b[i, j] += b.max()
+    look = inspect(b, ANGLES)
+    assert {"detectors", "views", "rays"} <= kinds(look) and look.center == 0
+    expected = np.ones(b.shape, bool)
+    expected[:, [40, 70]] = expected[20] = False
+    for i, j in rays:
+        expected[i, j] = False
+    assert ((look.weights > 0) == expected).mean() > 0.97 and not (look.weights[~expected] > 0).any()
+    assert np.abs(look.prepared - scan())[look.weights > 0].max() < 1e-5
+
+
+def test_stripes_are_taken_off():
+    angles = np.arange(180)
+    offsets = np.random.default_rng(2).normal(0, 0.2, round(1.2 * SIZE)).astype(np.float32)
+    clean = scan(angles=angles)
+    look = inspect(clean + offsets, angles)
+    assert kinds(look) == {"stripes"} and (look.prepared - clean)[:, 10:-10].std() < 0.7 * offsets.std()
+    assert "stripes" not in kinds(inspect(clean + offsets, angles, raw=["stripes"]))
+
+
+def test_air_is_zero_and_the_image_wider_where_the_object_is():
+    look = inspect(scan() + 2, ANGLES)
+    assert kinds(look) == {"air"} and np.abs(look.prepared - scan()).max() < 0.1
+    truncated = inspect(scan()[:, 35:-35], ANGLES)
+    assert "width" in kinds(truncated) and truncated.width == 1.4
+    result = smadmm.reconstruct(scan()[:, 35:-35], ANGLES, iterations=3)
+    assert result.image.shape == (45, 45)  # what the detector sees
+
+
+@pytest.mark.parametrize(("stop", "inclusive"), [(360, True), (360, False), (180, True), (180, False)])
+def test_the_end_point_of_a_range_is_found(stop, inclusive):
+    angles = np.linspace(0, stop, VIEWS, endpoint=inclusive)
+    b = scan(1.0, angles, 0.02)
+    assert ends_twice(b.astype(float), stop, 1.0) == inclusive
+    np.testing.assert_allclose(inspect(b, (0, stop)).angles, angles)
+
+
+def test_photon_noise_is_measured_over_the_value():
+    rng, clean = np.random.default_rng(3), scan(noise=0) * 0.1
+    b = -np.log(rng.poisson(2e3 * np.exp(-clean)) / 2e3).astype(np.float32)
+    look = inspect(b, ANGLES)
+    assert look.weights is not None and look.noise == pytest.approx(2e3**-0.5, rel=0.25)
+    thick = clean > 0.8 * clean.max()
+    assert np.median(look.weights[thick]) == pytest.approx(np.exp(-np.median(clean[thick])), rel=0.35)
+
+
+def test_rays_that_are_no_numbers_are_filled_in():
+    b = scan()
+    b[3, 50], b[7] = np.nan, np.inf
+    look = inspect(b, ANGLES)
+    assert look.weights[3, 50] == 0 and not look.weights[7].any() and np.isfinite(look.prepared).all()
+    assert np.isfinite(smadmm.reconstruct(b, ANGLES, iterations=2).image).all()
+    with pytest.raises(ValueError, match="values that are NaN or infinite"):
+        smadmm.reconstruct(b, ANGLES, iterations=2, raw=True)
+    np.testing.assert_array_equal(filled(np.array([[1.0, np.nan, 3.0]])), [[1.0, 2.0, 3.0]])
+
+
+def test_values_below_zero_are_allowed_where_the_data_show_them():
+    look = inspect(scan(image=body() - 0.6 * (body() > 0.4)), ANGLES)
+    assert look.negative and not inspect(scan(), ANGLES).negative
+
+
+def test_limited_angles_are_said():
+    angles = np.arange(VIEWS) * 120 / VIEWS
+    (finding,) = inspect(scan(angles=angles), angles).findings
+    assert finding.kind == "range" and "no view in 61 of 180 degrees" in finding.text and not finding.repaired
+
+
+def test_views_agree_or_not():
+    b = scan().astype(np.float64)
+    assert is_steady(b, ANGLES) and not is_steady(b, 3 * ANGLES) and not is_steady(np.exp(-0.1 * b), ANGLES)
+
+
+def test_repairs_make_the_image_and_raw_takes_data_as_they_are():
+    b = scan(2.5)
+    b[:, 40] = 0
+    truth = torch.from_numpy(body())
+    clean, repaired = smadmm.reconstruct(scan(), ANGLES, size=SIZE), smadmm.reconstruct(b, ANGLES, size=SIZE)
+    raw = smadmm.reconstruct(b, ANGLES, size=SIZE, raw=True)
+    quality = [snr(truth, torch.from_numpy(r.image)) for r in (clean, repaired, raw)]
+    assert quality[1] > quality[0] - 2 and quality[2] < quality[0] - 6
+    assert repaired.inspection.center == pytest.approx(2.5, abs=0.1) and raw.inspection is None
+    assert len(repaired.notes) == 2 and not repaired.warnings
+
+
+def test_names_of_repairs_are_checked():
+    with pytest.raises(ArgumentError, match="rings is none; there are " + ", ".join(REPAIRS)):
+        inspect(scan(), ANGLES, raw=["rings"])
+    np.testing.assert_array_equal(running_median(np.array([0.0, 9.0, 1.0, 2.0, 3.0]), 3), [0, 1, 2, 2, 3])
