@@ -172,6 +172,7 @@ def test_training_can_start_from_weights(chosen: Recipe, pictures: Path, tmp_pat
         train([pictures], tmp_path / "third.safetensors", other, start=first, progress=False)
 
 
+@pytest.mark.slow
 def test_minutes_set_the_steps_and_nothing_is_overwritten(pictures: Path, tmp_path: Path) -> None:
     out, small = tmp_path / "w.safetensors", replace(RIDGE, filters=4, batch=1)
     trained = train([pictures], out, small, minutes=0.005, progress=False)

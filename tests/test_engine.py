@@ -265,6 +265,7 @@ def ranks(A):
     return next(a for a in theory.check(solver).assumptions if a.number == "2.5")
 
 
+@pytest.mark.slow
 def test_the_rank_of_an_operator_is_told_where_it_can_be():
     assert ranks(Matrix(torch.diag(torch.tensor([3.0, 2.0], dtype=D)))).holds
     assert "sigma_A = 4, cond(AA') = 2.25" in ranks(Matrix(torch.diag(torch.tensor([3.0, 2.0], dtype=D)))).why

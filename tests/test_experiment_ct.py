@@ -135,6 +135,7 @@ def test_tuning_sees_no_slice_and_no_seed_that_is_reported(name):
         assert len({run.name for run in [*tuning, *reported]}) == len(tuning) + len(reported)
 
 
+@pytest.mark.slow
 def test_an_experiment_whose_tuning_saw_what_it_reports_is_refused(data, tmp_path, monkeypatch):
     monkeypatch.setattr(ct_tuning, "TUNING_SEED", 0)
     for grid in ("KAPPAS", "ETAS"):

@@ -49,6 +49,7 @@ def test_nothing_is_repaired_in_good_data(seed):
     assert str(look) == "nothing to repair was found"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("center", [-7.3, 0.6, 3.0])
 def test_the_axis_is_found(center):
     look = inspect(scan(center), ANGLES)
@@ -81,6 +82,7 @@ def test_dead_detectors_wrong_rays_and_lost_views_get_no_weight():
     assert np.abs(look.prepared - scan())[look.weights > 0].max() < 1e-5
 
 
+@pytest.mark.slow
 def test_stripes_are_taken_off():
     angles = np.arange(180)
     offsets = np.random.default_rng(2).normal(0, 0.2, round(1.2 * SIZE)).astype(np.float32)
@@ -90,6 +92,7 @@ def test_stripes_are_taken_off():
     assert "stripes" not in kinds(inspect(clean + offsets, angles, raw=["stripes"]))
 
 
+@pytest.mark.slow
 def test_air_is_zero_and_the_image_wider_where_the_object_is():
     look = inspect(scan() + 2, ANGLES)
     assert kinds(look) == {"air"} and np.abs(look.prepared - scan()).max() < 0.1
@@ -116,6 +119,7 @@ def test_photon_noise_is_measured_over_the_value():
     assert np.median(look.weights[thick]) == pytest.approx(np.exp(-np.median(clean[thick])), rel=0.35)
 
 
+@pytest.mark.slow
 def test_rays_that_are_no_numbers_are_filled_in():
     b = scan()
     b[3, 50], b[7] = np.nan, np.inf
@@ -127,6 +131,7 @@ def test_rays_that_are_no_numbers_are_filled_in():
     np.testing.assert_array_equal(filled(np.array([[1.0, np.nan, 3.0]])), [[1.0, 2.0, 3.0]])
 
 
+@pytest.mark.slow
 def test_values_below_zero_are_allowed_where_the_data_show_them():
     look = inspect(scan(image=body() - 0.6 * (body() > 0.4)), ANGLES)
     assert look.negative and not inspect(scan(), ANGLES).negative
@@ -143,6 +148,7 @@ def test_views_agree_or_not():
     assert is_steady(b, ANGLES) and not is_steady(b, 3 * ANGLES) and not is_steady(np.exp(-0.1 * b), ANGLES)
 
 
+@pytest.mark.slow
 def test_repairs_make_the_image_and_raw_takes_data_as_they_are():
     b = scan(2.5)
     b[:, 40] = 0

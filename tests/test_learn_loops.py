@@ -165,6 +165,7 @@ def test_binary_rows_and_a_general_constraint_compiled_equals_generic():
     assert_equal_states(loops[0].state, loops[1].state)
 
 
+@pytest.mark.slow
 def test_constraint_finds_edges_and_the_identity():
     from smadmm.learn._kernels.constraint import constraint, product
     from smadmm.learn._kernels.rows import Csr, Edges

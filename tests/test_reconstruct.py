@@ -482,6 +482,7 @@ def test_the_command_says_the_sentence_with_exit_code_2(tmp_path, hu):
 # --- the verb
 
 
+@pytest.mark.slow
 def test_the_verb_keeps_kinds_and_says_one_line(sinogram_file):
     stored = np.load(sinogram_file)
     result = reconstruct(stored["sinogram"], stored["angles"], size=SIZE, iterations=5)
@@ -497,6 +498,7 @@ def test_the_verb_keeps_kinds_and_says_one_line(sinogram_file):
     assert result._repr_html_().count("data:image/png;base64,") == 1 and len(result.plot().axes) >= 6
 
 
+@pytest.mark.slow
 def test_the_verb_and_the_command_leave_the_same(sinogram_file, tmp_path):
     stored = np.load(sinogram_file)
     succeed(sinogram_file, "--out", tmp_path / "command", "--size", SIZE)

@@ -16,7 +16,7 @@ PriorName = Annotated[
     str, typer.Option("--prior", help="A shipped denoiser, a file of weights (.safetensors), tv or none.")
 ]
 Strength = Annotated[
-    float, typer.Option("--strength", help="Multiplies the weight that the prior gets from the noise.")
+    float, typer.Option("--strength", help="Factor on the weight of the prior, which is set from the noise.")
 ]
 Angles = Annotated[
     str | None,
@@ -25,9 +25,14 @@ Angles = Annotated[
         help="File with the angle of every view, or a range of degrees: 0:180, or 0:180:end with a view at 180.",
     ),
 ]
-AngleUnit = Annotated[str, typer.Option("--unit", help="Of the angles in a file: auto, degrees or radians.")]
-Flat = Annotated[str | None, typer.Option("--flat", help="INPUT holds raw counts, this file those without object.")]
-Dark = Annotated[str | None, typer.Option("--dark", help="File of the counts without beam, for --flat.")]
+AngleUnit = Annotated[str, typer.Option("--unit", help="Unit of the angles in a file: auto, degrees or radians.")]
+Flat = Annotated[
+    str | None,
+    typer.Option("--flat", help="File of the counts without the object (flat field); INPUT then holds raw counts."),
+]
+Dark = Annotated[
+    str | None, typer.Option("--dark", help="File of the counts without the beam (dark field); needs --flat.")
+]
 Air = Annotated[
     float | None, typer.Option("--air", help="INPUT holds raw counts, an unattenuated ray this many.", metavar="COUNTS")
 ]
@@ -36,7 +41,7 @@ AxisOrder = Annotated[
     str | None, typer.Option("--axes", help="What its axes are, such as slices,views,detectors.", metavar="NAMES")
 ]
 Views = Annotated[int | None, typer.Option("--views", help="Use only this many of the measured views, evenly chosen.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --out.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the unfinished run in --out.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A smaller version, for a first look.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of all random numbers.", min=0)]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]

@@ -68,10 +68,12 @@ def reconstruct(
     ],
     out: ResultFolder,
     simulate: Annotated[int | None, typer.Option(help="Simulate this many views of INPUT.", metavar="VIEWS")] = None,
-    snr: Annotated[float | None, typer.Option(help="Noise of the simulated sinogram in dB (50).")] = None,
+    snr: Annotated[float | None, typer.Option(help="SNR of the simulated sinogram in dB (50).")] = None,
     photons: Annotated[
         float | None,
-        typer.Option(help="Photons per unattenuated ray: weighs rays; with --simulate, counts instead of --snr."),
+        typer.Option(
+            help="Photons per unattenuated ray: weights the rays; with --simulate, Poisson counts replace --snr."
+        ),
     ] = None,
     flat: Flat = None,
     dark: Dark = None,
@@ -81,8 +83,8 @@ def reconstruct(
     array: ArrayName = None,
     axes: AxisOrder = None,
     views: Views = None,
-    size: Annotated[int | None, typer.Option(help="Pixels per side; else what the detector spans.")] = None,
-    spacing: Annotated[float, typer.Option(help="Distance of detectors in pixels of the image.")] = 1.0,
+    size: Annotated[int | None, typer.Option(help="Pixels per side (default: the width of the detector).")] = None,
+    spacing: Annotated[float, typer.Option(help="Distance between detectors, in pixels of the image.")] = 1.0,
     center: Annotated[
         float | None,
         typer.Option(help="Axis of rotation, in detectors off the middle; else that of the file, or as the data say."),

@@ -111,7 +111,7 @@ def reconstruct(
     angles : of the views, in degrees; or (first, last) for equal steps, the end point included or not as the data
         say; None: equispaced over 180 degrees without the end point.
     size : pixels of the image, a number or (height, width); None: what the detector spans.
-    spacing : distance of detectors in pixels of the image.
+    spacing : distance between detectors, in pixels of the image.
     center : axis of rotation in detectors off the middle of the detector; "auto": found in the data.
     prior : a shipped denoiser, a file of weights (.safetensors), "tv" or "none".
     start : first image; None: a filtered back-projection.
@@ -120,7 +120,8 @@ def reconstruct(
     strength : multiplies the weight that the prior gets from the noise.
     method : smadmm, sadmm, spider, svrg, asvrg, red-sd or on-red.
     photons : per unattenuated ray; weighs rays by their Poisson statistics. None: noise of one level, estimated.
-    bounds : smallest and largest value that the image can have, where they are known; None: not below 0.
+    bounds : smallest and largest value of images, which the prior keeps to (the answer may exceed them by what the data
+        say); None: not below 0, unless the data show values below.
     truth : the image, where it is known: SNR and SSIM are then measured.
     raw : True: data are taken as they are; or names of repairs not to be done (smadmm.imaging.inspection.REPAIRS).
     threads, device : where it is computed.
@@ -132,6 +133,7 @@ def reconstruct(
     positive(batch=batch, iterations=iterations, seconds=seconds, strength=strength, spacing=spacing, threads=threads)
     if center != "auto" and not (isinstance(center, (int, float)) and math.isfinite(center)):
         raise ArgumentError('{center} is a finite number or "auto", got {0!r}', center)
+    sinogram = np.asarray(sinogram) if isinstance(sinogram, list) else sinogram
     begin, slices = time.perf_counter(), _slices(sinogram, "sinogram")
     truths = None if truth is None else _slices(truth, "truth")
     given, notices = _degrees(angles, len(slices[0]))
@@ -144,12 +146,12 @@ def reconstruct(
     if batch is not None and batch > radon.views:
         raise ArgumentError("{batch} is {0}, more than the {1} views; lower it or leave it out", batch, radon.views)
     images = BackProjections(radon, middle if look is None else torch.from_numpy(look.prepared))
-    scale = images.largest() if bounds is None else bounds[1]
+    scale = images.largest() if bounds is None or math.isinf(bounds[1]) else bounds[1]
     images.divide(scale)
     if photons is not None:
         _refuse_opaque(images.rows, scale)
     lowest = -math.inf if look is not None and look.negative else 0.0
-    limits = (lowest, math.inf) if bounds is None else (bounds[0] / scale, 1.0)
+    limits = (lowest, math.inf) if bounds is None else (bounds[0] / scale, bounds[1] / scale)
     known: Method = next(name for name in METHODS if name == method)
     stop = Stop(iterations=ITERATIONS if iterations is None and seconds is None else iterations, seconds=seconds)
     scan = Scan(radon, scale, find_prior(prior, device, limits), known, stop, batch=batch, strength=strength, seed=seed,
@@ -191,6 +193,10 @@ def _slices(array: Any, name: str) -> Any:
     """A sequence of slices, each rows x columns."""
     if isinstance(array, list):
         array = np.asarray(array)
+    if isinstance(array, (str, Path)):
+        raise ArgumentError(
+            "{" + name + "} is an array, got the name {0!r}; smadmm.io.sinogram reads files", str(array)
+        )
     shape = tuple(array.shape)
     if len(shape) not in (2, 3) or 0 in shape:
         raise ArgumentError("{" + name + "} has the shape {0}; it needs two axes, or three for a volume", shape)

@@ -65,7 +65,8 @@ class ImageResult:
             per = " per slice" if len(self.slices) > 1 else ""
             parts.append(f"{self.mean('iterations'):g} iterations, {self.mean('seconds'):.1f} s{per}")
         parts += ["interrupted"] if self.interrupted else []
-        parts += [f"{len(self.warnings)} warnings"] if self.warnings else []
+        count = len(self.warnings)
+        parts += [f"{count} warning{'s' if count > 1 else ''}"] if count else []
         return f"{self.verb}({', '.join(parts)})"
 
     def limits(self) -> Limits:
