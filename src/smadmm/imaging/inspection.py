@@ -45,7 +45,7 @@ from smadmm.sampling import stride
 
 REPAIRS = ("angles", "axis", "air", "width", "detectors", "stripes", "rays", "views", "noise", "negative")
 WIDER = 1.4  # the image beside the detector, where something lies outside the view
-ROUNDS, ROUGH_STEPS, ROUGH_STRENGTH = 3, 6, 20.0  # the first round finds gross errors alone
+ROUNDS, ROUGH_STEPS, ROUGH_STRENGTH = 3, 6, 20.0
 ROUGH_CUT = 0.25  # the filter of its first image
 WINDOW = 31  # detectors of the running median: cupping is wider, stripes are not
 OUTER = 0.04  # share of the detectors at each side whose offsets are left alone
@@ -300,17 +300,20 @@ def _rounds(
         if "detectors" not in off:
             dead = _stands_out(columns, usual)
             weights[:] = np.where(dead, 0, trusted)
-        if "stripes" not in off and number > 0:
-            stripes = _stripes(e, values - e, weights, usual, survey.angles)
-            taken, values, e = taken + stripes, values - stripes, e - stripes
         if "views" not in off:
-            misfit = 1.4826 * np.median(np.abs(e[:, ~dead]), axis=1)
+            misfit = 1.4826 * np.median(np.abs((e - columns.jump)[:, ~dead]), axis=1)
             lost |= misfit > LOST * np.median(misfit)
             weights[lost] = trusted[lost] = 0
         if "rays" not in off:
-            out = _outstanding(e, weights > 0, _travel(survey.angles, values.shape[1]))
+            out = _outstanding(e - columns.jump, weights > 0, _travel(survey.angles, values.shape[1]))
             weights[out] = trusted[out] = 0
             wrong += int(out.sum())
+        gross = bool(dead.any() or lost.any() or wrong)
+        if "stripes" not in off and (number > 0 or not gross):  # gross errors look like stripes at first
+            stripes = _stripes(e, values - e, weights, usual, survey.angles)
+            taken, values = taken + stripes, values - stripes
+        if not (gross or taken.any()):
+            break
         survey = _again(survey, values, weights)
     assert rough is not None
     low, high = np.quantile(rough.image.numpy(), (0.02, 0.999))
