@@ -50,9 +50,11 @@ ROUGH_CUT = 0.25  # the filter of its first image
 WINDOW = 31  # detectors of the running median: cupping is wider, stripes are not
 OUTER = 0.04  # share of the detectors at each side whose offsets are left alone
 SPREADS, OFF = 4.0, 8.0  # a dead detector: this many usual spreads, or this far off its neighbours
+ALONE = 0.35  # times the size of a dead detector: its neighbours
 LASTING = 0.6  # correlation of the stripes of both halves of the views
 STRIPED = 0.35  # usual spreads: smaller offsets are what images leave
 OUTSTANDING = 12.0  # spreads of its surroundings: a wrong ray
+SPARSE_VIEWS = 4.5  # degrees: with views further apart a wrong ray looks like a small object
 LOST = 5.0  # times the usual misfit: a lost view
 UNEQUAL = 4.0  # variances that differ by more depend on the value
 STRAIGHT = 0.9  # share of the logarithms of variances that a straight line explains
@@ -298,13 +300,13 @@ def _rounds(
         if usual == 0:
             break
         if "detectors" not in off:
-            dead = _stands_out(columns, usual)
+            dead = _stands_out(columns, usual, alone=number > 0)
             weights[:] = np.where(dead, 0, trusted)
         if "views" not in off:
             misfit = 1.4826 * np.median(np.abs((e - columns.jump)[:, ~dead]), axis=1)
             lost |= misfit > LOST * np.median(misfit)
             weights[lost] = trusted[lost] = 0
-        if "rays" not in off:
+        if "rays" not in off and _step(survey.angles) < SPARSE_VIEWS:
             out = _outstanding(e - columns.jump, weights > 0, _travel(survey.angles, values.shape[1]))
             weights[out] = trusted[out] = 0
             wrong += int(out.sum())
@@ -383,18 +385,20 @@ def _columns(e: NDArray[np.float32], projected: NDArray[np.float32], weights: ND
     return _Columns(jump.astype(np.float32), own.astype(np.float32), spreads.astype(np.float32))
 
 
-def _stands_out(columns: _Columns, usual: float) -> NDArray[np.bool_]:
-    """Detectors that spread or jump more than those around them, and more than anything within three detectors.
+def _stands_out(columns: _Columns, usual: float, alone: bool) -> NDArray[np.bool_]:
+    """Detectors that spread or jump more than those around them; where all jump, they are stripes.
 
-    Edges of an object that turns about its middle disturb several neighbours, a dead detector disturbs them less than
-    itself; and where all jump, they are stripes.
+    A dead detector first disturbs its neighbours. Without weight it stands `alone`; an edge of the object does not.
     """
     around = np.maximum(running_median(columns.spread, 7), usual)
-    size = np.maximum(
-        columns.spread / (SPREADS * around), np.abs(columns.jump) / (OFF * np.maximum(around, _size(columns.jump)))
-    )
+    jump = np.abs(columns.jump) / (OFF * np.maximum(around, _size(columns.jump)))
+    size = np.maximum(columns.spread / (SPREADS * around), jump)
     largest = np.lib.stride_tricks.sliding_window_view(np.pad(size, 3, mode="edge"), 7).max(-1)
     found: NDArray[np.bool_] = (size > 1) & (size >= 0.8 * largest)
+    if alone:
+        beside = np.pad(np.where(found, 0, size), 1)
+        crowded = np.pad(found & (np.maximum(beside[:-2], beside[2:]) >= ALONE * size), 1)
+        found &= ~(crowded[:-2] | crowded[1:-1] | crowded[2:])
     return found
 
 
@@ -442,10 +446,14 @@ def _correlation(one: NDArray[np.float32], two: NDArray[np.float32]) -> float:
     return float(np.corrcoef(one, two)[0, 1]) if one.any() and two.any() else 0.0
 
 
+def _step(degrees: Array) -> float:
+    """Degrees from one view to the next."""
+    return float(np.median(np.diff(np.sort(degrees))))
+
+
 def _travel(degrees: Array, detectors: int) -> int:
     """How many detectors the trace of a point can move from one view to the next, at most."""
-    step = float(np.median(np.abs(np.diff(np.sort(degrees)))))
-    return math.ceil(math.radians(step) * detectors / 2) + 2
+    return math.ceil(math.radians(_step(degrees)) * detectors / 2) + 2
 
 
 def _outstanding(e: NDArray[np.float32], known: NDArray[np.bool_], travel: int) -> NDArray[np.bool_]:
