@@ -357,7 +357,7 @@ class Scan:
         """Reconstruct one slice, going on from a checkpoint that exists: the result, and a row of numbers on it."""
         rows = images.rows
         noise, weights, mean_noise = self.statistics(rows, look)
-        result, rho = self._run(images, weights, (noise, mean_noise), truth, start, checkpoint, bar)
+        result, rho = self._run(images, weights, (noise, mean_noise), truth, start, checkpoint=checkpoint, bar=bar)
         row = {"relative_noise": mean_noise / root_mean_square(rows)}
         if look is not None:
             row |= {"measured_noise": row["relative_noise"], "steady": look.steady}
@@ -366,7 +366,7 @@ class Scan:
                 row |= {"relative_noise": row["relative_noise"] * misfit / noise, "misfit": misfit / noise}
                 mean_noise, noise = mean_noise * misfit / noise, misfit
                 again = None if checkpoint is None else checkpoint.with_suffix(".again")
-                result, rho = self._run(images, weights, (noise, mean_noise), truth, start, again, bar)
+                result, rho = self._run(images, weights, (noise, mean_noise), truth, start, checkpoint=again, bar=bar)
         row |= {"noise": noise, "rho": rho}
         return result, row | self._quality(images, truth, result)
 
@@ -377,6 +377,7 @@ class Scan:
         noises: tuple[float, float],
         truth: Tensor | None,
         start: Tensor | None,
+        *,
         checkpoint: Path | None,
         bar: Any,
     ) -> tuple[Result, float]:

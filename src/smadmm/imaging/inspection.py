@@ -165,7 +165,7 @@ def survey_of(b: NDArray[Any], angles: ArrayLike | Tensor | None, center: float 
     findings += [*found, *outside, *_gaps(degrees)]
     fitted = isinstance(center, str) and "axis" not in off and axis.left < GOOD_FIT
     steady = is_steady(values, degrees) and (axis.error < ACCEPTED or middle == 0) and _agrees(values, degrees, middle)
-    return Survey(degrees, middle, axis.error, width, tuple(findings), fitted, steady)
+    return Survey(degrees, middle, axis.error, width, tuple(findings), fitted=fitted, steady=steady)
 
 
 def _agrees(values: Array, degrees: Array, center: float) -> bool:
@@ -242,9 +242,9 @@ def repaired(b: NDArray[Any], survey: Survey, off: frozenset[str]) -> Inspection
         findings.append(Finding("noise", text, False))
     plain = bool((weights == 1).all())
     fill = filled(np.where(known, values, np.nan)).astype(np.float32)
-    return Inspection(survey.angles, survey.center, survey.center_error, survey.width, fill,
-                      None if plain else weights, noise, negative, survey.steady,
-                      tuple(findings))  # fmt: skip
+    return Inspection(survey.angles, survey.center, survey.center_error, survey.width, prepared=fill,
+                      weights=None if plain else weights, noise=noise, negative=negative, steady=survey.steady,
+                      findings=tuple(findings))  # fmt: skip
 
 
 def _without_offset(b: NDArray[np.float32], off: frozenset[str]) -> tuple[NDArray[np.float32], list[Finding]]:

@@ -136,8 +136,8 @@ def _sinogram(
         fan = None
     on_disk = len(shape) == 3 and not isinstance(stored, np.ndarray)
     return Sinogram(
-        Blocks(stored, axes[0] or 0) if on_disk else stored, axes, degrees, notes, found.truth, found.frames, path,
-        center=found.center, photons=found.photons, geometry=fan,
+        Blocks(stored, axes[0] or 0) if on_disk else stored, axes, degrees, notes,
+        truth=found.truth, chosen=found.frames, path=path, center=found.center, photons=found.photons, geometry=fan,
         span=None if span is None else (span[0], span[1], views), end_point=None if span is None else span[2],
     )  # fmt: skip
 
