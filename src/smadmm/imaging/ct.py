@@ -227,8 +227,8 @@ def _looked_at(
     if small or not isinstance(rows, Tensor):  # too little to judge, or too much to hold in memory
         views = sampled(int(rows.shape[0]))
         degrees = angles_of(angles, int(rows.shape[0]))
-        unknown = "auto" if not small else 0.0 if center == "auto" else center
-        survey = survey_of(some(rows, views).numpy(), degrees[views], unknown if center == "auto" else center, off)
+        told = 0.0 if small and center == "auto" else center
+        survey = survey_of(some(rows, views).numpy(), degrees[views], told, off)
         return replace(survey, angles=degrees, width=1.0, fitted=False), None
     values = rows.numpy()
     survey = survey_of(values, angles, center, off)

@@ -35,7 +35,7 @@ from smadmm.imaging.geometry import (
     sine_fit,
     spread,
 )
-from smadmm.imaging.pnp import posterior_weight, tomography
+from smadmm.imaging.pnp import posterior_weight, sinogram_noise, tomography
 from smadmm.imaging.priors import find_prior
 from smadmm.imaging.sinograms import BackProjections, noise_level
 from smadmm.losses.tomography import Tomography
@@ -197,7 +197,7 @@ def _axis_used(axis: Axis, wanted: bool) -> tuple[float, list[Finding]]:
 def _width(b: Array, off: frozenset[str]) -> tuple[float, list[Finding]]:
     """A wider image where the edges carry more than air in changing amounts."""
     air, top = air_of(b), float(np.quantile(b, 0.99))
-    noise = _difference_noise(b)
+    noise = sinogram_noise(torch.from_numpy(b))
     carried = max(float(np.quantile(side, 0.9)) - min(air.level, 0.0) for side in air)
     changing = max(spread(side) for side in air)
     if "width" in off or carried < max(3 * noise, 0.02 * top) or changing < max(noise, 0.1 * carried):
@@ -249,7 +249,7 @@ def repaired(b: NDArray[Any], survey: Survey, off: frozenset[str]) -> Inspection
 
 def _without_offset(b: NDArray[np.float32], off: frozenset[str]) -> tuple[NDArray[np.float32], list[Finding]]:
     """Air is zero: a constant that both edges of all views have is taken off."""
-    air, top, noise = air_of(b.astype(np.float64)), float(np.quantile(b, 0.99)), _difference_noise(b)
+    air, top, noise = air_of(b.astype(np.float64)), float(np.quantile(b, 0.99)), sinogram_noise(torch.from_numpy(b))
     level = air.level
     steady = max(spread(side) for side in air) < max(noise, 0.1 * abs(level))
     alike = abs(float(np.median(air.left) - np.median(air.right))) < max(noise, 0.2 * abs(level))
@@ -478,18 +478,11 @@ def _second(values: NDArray[np.float32]) -> float:
 # --- noise ------------------------------------------------------------------------------------------------------------
 
 
-def _difference_noise(b: NDArray[Any]) -> float:
-    """The noise by sixth differences along the detector."""
-    order = min(6, b.shape[1] - 1)
-    scale = math.sqrt(math.comb(2 * order, order)) * 0.6745
-    return float(np.median(np.abs(np.diff(b, n=order, axis=1)))) / scale
-
-
 def _noise_law(
     b: NDArray[np.float32], weights: NDArray[np.float32], off: frozenset[str]
 ) -> tuple[float, NDArray[np.float32] | None]:
     """The noise of the best rays, and 1/variance of each in units of theirs, log-linear in the value, if it varies."""
-    noise = _difference_noise(b)
+    noise = sinogram_noise(torch.from_numpy(b))
     if "noise" in off or b.shape[1] < 32:
         return noise, None
     order = 6
