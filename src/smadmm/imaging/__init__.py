@@ -1,5 +1,6 @@
 """Images from measurements: whole jobs, from a file to a folder with the image, figures and a report."""
 
 from smadmm.imaging.inspection import Finding, Inspection, inspect
+from smadmm.imaging.trial import Trust
 
-__all__ = ["Finding", "Inspection", "inspect"]
+__all__ = ["Finding", "Inspection", "Trust", "inspect"]

@@ -20,8 +20,8 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,42 +32,23 @@ from torch import Tensor
 from tqdm import tqdm
 
 from smadmm.arguments import ArgumentError, one_of, positive
-from smadmm.imaging.inspection import FEW_VIEWS, REPAIRS, Inspection, Survey, angles_of, repaired, skipped, survey_of
-from smadmm.imaging.metrics import snr, ssim
-from smadmm.imaging.pnp import METHODS, Method, posterior_weight, tomography
+from smadmm.imaging.inspection import REPAIRS, Inspection, Survey, angles_of, repaired, skipped, survey_of
+from smadmm.imaging.pnp import METHODS, Method
 from smadmm.imaging.priors import Prior, find_prior
 from smadmm.imaging.result import DataWarning, ImageResult
 from smadmm.imaging.simulation import refuse_noise
-from smadmm.imaging.sinograms import (
-    QUIETEST,
-    BackProjections,
-    Rows,
-    noise_level,
-    pieces,
-    read,
-    residual,
-    root_mean_square,
-    sample,
-    sampled,
-    some,
-)
+from smadmm.imaging.sinograms import BackProjections, Rows, pieces, read, sampled, some
+from smadmm.imaging.slices import Scan, judged
+from smadmm.imaging.trial import Trust, settled, trial_of
 from smadmm.io.files import atomic_write, output_folder, read_arrays, write_arrays
-from smadmm.losses.tomography import Tomography, Transmission
 from smadmm.operators.radon import Radon
-from smadmm.proxes import TV
-from smadmm.running import History, Result, Stop, run
-from smadmm.sampling import stride
-from smadmm.solver import State
+from smadmm.running import History, Result, Stop
 
-EVERY = 5  # iterations between two rows of the curves
-SPARSE = 2  # the objective and the certificate are in every second row, to add less than 5 % (benchmarks/overhead.py)
-NEVER = 10**9  # with batches only in the first and the last, for they cost a pass over all views
 ITERATIONS = 30
+LEARNED = "ridge-ct"
 OPAQUE = 20.0  # no detector sees photons behind such an attenuation
 LARGE_RESIDUAL = 0.1  # a relative residual that wants an explanation
 SMALL_RESIDUAL = 0.005  # the same, where views do not agree with each other
-FEW_DETECTORS = 32  # too few to tell noise from image
-MISFIT = 3.0  # times the noise: what no image explains
 MOST_BAD = 0.2  # share of rays that may be not finite
 MANY_VIEWS = 12  # from here on angles that all lie below 2 pi are suspicious
 BAD_FIT = (
@@ -84,7 +65,7 @@ def reconstruct(
     size: int | tuple[int, int] | None = None,
     spacing: float = 1.0,
     center: float | str = "auto",
-    prior: str = "ridge-ct",
+    prior: str = "auto",
     start: Any = None,
     batch: int | None = None,
     iterations: int | None = None,
@@ -113,7 +94,8 @@ def reconstruct(
     size : pixels of the image, a number or (height, width); None: what the detector spans.
     spacing : distance between detectors, in pixels of the image.
     center : axis of rotation in detectors off the middle of the detector; "auto": found in the data.
-    prior : a shipped denoiser, a file of weights (.safetensors), "tv" or "none".
+    prior : a shipped denoiser, a file of weights (.safetensors), "tv" or "none"; "auto": ridge-ct, or tv where that
+        predicts views that were left out better.
     start : first image; None: a filtered back-projection.
     batch : views per step; None: all.
     iterations, seconds : limits per slice; None: 30 iterations.
@@ -154,12 +136,21 @@ def reconstruct(
     limits = (lowest, math.inf) if bounds is None else (bounds[0] / scale, bounds[1] / scale)
     known: Method = next(name for name in METHODS if name == method)
     stop = Stop(iterations=ITERATIONS if iterations is None and seconds is None else iterations, seconds=seconds)
-    scan = Scan(radon, scale, find_prior(prior, device, limits), known, stop, batch=batch, strength=strength, seed=seed,
-                photons=photons, device=device, survey=survey, off=off, seen=seen)  # fmt: skip
-    finished = Finished(scan, len(slices), images.fingerprint(), checkpoint, resume)
+    scan = Scan(radon, scale, find_prior(LEARNED if prior == "auto" else prior, device, limits), known, stop,
+                batch=batch, strength=strength, seed=seed, photons=photons, device=device, survey=survey, off=off,
+                seen=seen)  # fmt: skip
+    finished = Finished(scan, len(slices), images.fingerprint(), prior, checkpoint, resume)
+    if look is not None and prior != "none" and start is None and seconds is None and batch is None:
+        finished.settle(images, look, [find_prior(name, device, limits) for name in _to_try(prior)])
     first = None if start is None else torch.as_tensor(np.asarray(start, dtype=np.float32)) / scale
-    _each_slice(finished, slices, truths, (images, look), first, progress)
+    if not finished.interrupted:
+        _each_slice(finished, slices, truths, (images, look), first, progress)
     return finished.result(sinogram, truths, look, notices, time.perf_counter() - begin)
+
+
+def _to_try(prior: str) -> tuple[str, str]:
+    """The priors of a trial; the first one gives the image from which the other starts."""
+    return LEARNED if prior in ("auto", "tv") else prior, "tv"
 
 
 def _each_slice(
@@ -180,7 +171,10 @@ def _each_slice(
                 continue
             images, look = middle if number == count // 2 else scan.look(slices[number])
             truth = None if truths is None else torch.from_numpy(np.asarray(truths[number], np.float32)) / scan.scale
-            result, row = scan.solve(images, look, truth, start, finished.checkpoint(number), bar)
+            solver, first = scan, start
+            if number == count // 2 and finished.tried is not None:
+                solver, first = scan.shortened(), finished.tried
+            result, row = solver.solve(images, look, truth, first, finished.checkpoint(number), bar)
             finished.add(number, result, images, row)
             if result.interrupted:
                 return
@@ -214,16 +208,11 @@ def _degrees(angles: ArrayLike | Tensor | None, views: int) -> tuple[NDArray[np.
     return degrees, [RADIANS.format(views)] if suspicious else []
 
 
-def _judged(rows: Rows) -> bool:
-    """Whether there are enough rays to tell what is wrong with some of them."""
-    return bool(rows.shape[0] >= FEW_VIEWS and rows.shape[1] >= FEW_DETECTORS)
-
-
 def _looked_at(
     rows: Rows, angles: NDArray[np.float64], center: float | str, off: frozenset[str]
 ) -> tuple[Survey, Inspection | None]:
     """The geometry of all slices, and the one in the middle as repaired, where that is wanted and possible."""
-    small = not _judged(rows)
+    small = not judged(rows)
     if small or not isinstance(rows, Tensor):  # too little to judge, or too much to hold in memory
         views = sampled(int(rows.shape[0]))
         degrees = angles_of(angles, int(rows.shape[0]))
@@ -276,7 +265,7 @@ def refuse_bad_values(rows: Rows, name: str, exact: bool) -> None:
         bad += int((~finite).sum())
         if bool(finite.any()):
             low, high = min(low, float(piece[finite].min())), max(high, float(piece[finite].max()))
-    few = isinstance(rows, Tensor) and _judged(rows) and bad <= MOST_BAD * math.prod(rows.shape)
+    few = isinstance(rows, Tensor) and judged(rows) and bad <= MOST_BAD * math.prod(rows.shape)
     if bad and (exact or not few):
         raise ValueError(
             f"{name} has {bad} values that are NaN or infinite; repair those rays or leave out their views"
@@ -297,160 +286,6 @@ def _refuse_opaque(rows: Rows, scale: float) -> None:
         )
 
 
-# --- one slice --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Scan:
-    """What all slices share: geometry, scale, and how they are solved."""
-
-    radon: Radon
-    scale: float
-    prior: Prior
-    method: Method
-    stop: Stop
-    batch: int | None = None
-    strength: float = 1.0
-    seed: int = 0
-    photons: float | None = None
-    device: str = "cpu"
-    survey: Survey | None = None
-    off: frozenset[str] = frozenset()
-    seen: tuple[slice, slice] = (slice(None), slice(None))  # the part of the image that is given back
-
-    def look(self, stored: Any) -> tuple[BackProjections, Inspection | None]:
-        """Read a slice; repaired, where the one in the middle was."""
-        rows = read(stored, 1.0)
-        look = None
-        if self.survey is not None and isinstance(rows, Tensor) and _judged(rows) and not set(REPAIRS) <= self.off:
-            look = repaired(rows.numpy(), self.survey, self.off)
-            rows = torch.from_numpy(look.prepared)
-        images = BackProjections(self.radon, rows)
-        images.divide(self.scale)
-        return images, look
-
-    def statistics(self, rows: Rows, look: Inspection | None = None) -> tuple[float, Any, float]:
-        """The noise of a ray of weight 1, the weights, and the root mean square noise of all rays."""
-        if self.photons is None:
-            if look is None:
-                return noise_level(rows), None, noise_level(rows)
-            noise = max(look.noise / self.scale, QUIETEST * root_mean_square(rows))
-            trusted = np.ones(1) if look.weights is None else look.weights[look.weights > 0]
-            weights = None if look.weights is None else torch.from_numpy(look.weights)
-            return noise, weights, noise * math.sqrt(float((1 / trusted).mean()))
-        counted, least = 1 / (self.scale**2 * self.photons), (QUIETEST * root_mean_square(rows)) ** 2
-        noise, law = math.sqrt(counted + least), Transmission(self.scale, least / counted)
-        mean = noise * math.sqrt(float((1 / law(sample(rows))).mean()))
-        if look is None or look.weights is None:
-            return noise, law, mean
-        return noise, law(rows) * torch.from_numpy(look.weights > 0), mean
-
-    def solve(
-        self,
-        images: BackProjections,
-        look: Inspection | None,
-        truth: Tensor | None,
-        start: Tensor | None,
-        checkpoint: Path | None,
-        bar: Any,
-    ) -> tuple[Result, dict[str, Any]]:
-        """Reconstruct one slice, going on from a checkpoint that exists: the result, and a row of numbers on it."""
-        rows = images.rows
-        noise, weights, mean_noise = self.statistics(rows, look)
-        result, rho = self._run(images, weights, (noise, mean_noise), truth, start, checkpoint=checkpoint, bar=bar)
-        row = {"relative_noise": mean_noise / root_mean_square(rows)}
-        if look is not None:
-            row |= {"measured_noise": row["relative_noise"], "steady": look.steady}
-            misfit = noise if "noise" in self.off or result.interrupted else self._misfit(rows, weights, result.x)
-            if misfit > MISFIT * noise:  # no image explains the data better: what is left is the noise
-                row |= {"relative_noise": row["relative_noise"] * misfit / noise, "misfit": misfit / noise}
-                mean_noise, noise = mean_noise * misfit / noise, misfit
-                again = None if checkpoint is None else checkpoint.with_suffix(".again")
-                result, rho = self._run(images, weights, (noise, mean_noise), truth, start, checkpoint=again, bar=bar)
-        row |= {"noise": noise, "rho": rho}
-        return result, row | self._quality(images, truth, result)
-
-    def _run(
-        self,
-        images: BackProjections,
-        weights: Any,
-        noises: tuple[float, float],
-        truth: Tensor | None,
-        start: Tensor | None,
-        *,
-        checkpoint: Path | None,
-        bar: Any,
-    ) -> tuple[Result, float]:
-        """Solve for this noise, of a ray of weight 1 and of all rays; also returns the weight of the prior."""
-        rows, begin = images.rows, bar.n
-        loss = Tomography(self.radon, rows, weights, sampling=stride, device=self.device)
-        rho = self.strength * posterior_weight(loss, noises[0], self.prior.sigma)
-        solver = tomography(loss, self.prior.prox(rho), rho, self.method, self.batch, self.seed)
-        first = images.first(noises[1], self.prior.sigma) if start is None else start
-        name, metric = self._metric(rows, truth)
-
-        def tick(s: State) -> None:
-            bar.update(begin + s.k - bar.n)
-
-        resume = checkpoint is not None and checkpoint.exists()
-        cheap = not isinstance(solver.problem.h, TV)  # its distance to the subdifferential is a problem of its own
-        result = run(solver, first.to(self.device), self.stop, every=EVERY, metrics={name: metric},
-                     certify=cheap, sparse=SPARSE if self.batch is None else NEVER,
-                     callback=tick, progress=False, checkpoint=checkpoint, resume=resume)  # fmt: skip
-        return result, rho
-
-    def _misfit(self, rows: Tensor, weights: Any, x: Tensor) -> float:
-        """What the image leaves of a ray of weight 1, by a median."""
-        left = (self.radon(x.detach().cpu()) - rows).abs()
-        if weights is None:
-            return 1.4826 * float(left.median())
-        w = weights(rows) if callable(weights) else weights
-        return 1.4826 * float((left * w.sqrt())[w > 0].median())
-
-    def _metric(self, rows: Rows, truth: Tensor | None) -> tuple[str, Callable[[State], float]]:
-        """SNR where the truth is known, the relative residual of the data elsewhere."""
-        if truth is None:
-            return "residual", lambda s: residual(self.radon, rows, s.answer)
-        exact = truth.to(self.device)
-        return "snr", lambda s: snr(exact, s.answer)
-
-    def _quality(self, images: BackProjections, truth: Tensor | None, result: Result) -> dict[str, Any]:
-        """Residuals, SNR and SSIM where the truth is known, and the cost."""
-        x, plain = result.x.detach().cpu(), images[None]
-        row: dict[str, Any] = {
-            "residual": residual(self.radon, images.rows, x),
-            "residual_fbp": residual(self.radon, images.rows, plain),
-            "iterations": result.state.k,
-            "sfo": result.state.sfo,
-            "seconds": result.history["seconds"][-1],
-            "stopped": result.reason.value,
-        }
-        if truth is not None:
-            for name, measure in (("snr", snr), ("ssim", ssim)):
-                row |= {name: measure(truth, x), f"{name}_fbp": measure(truth, plain)}
-        return row
-
-    def settings(self) -> dict[str, Any]:
-        """What decides the result, in words and numbers."""
-        radon = self.radon
-        return {
-            "method": self.method,
-            "prior": self.prior.name,
-            "strength": self.strength,
-            "batch": self.batch,
-            "limits": {"iterations": self.stop.iterations, "seconds": self.stop.seconds},
-            "seed": self.seed,
-            "photons": self.photons,
-            "views": radon.views,
-            "detectors": radon.detectors,
-            "size": [radon.height, radon.width],
-            "spacing": radon.spacing,
-            "center": radon.centre,
-            "scale": self.scale,
-            "not_repaired": sorted(self.off),
-        }
-
-
 # --- finished slices --------------------------------------------------------------------------------------------------
 
 
@@ -462,9 +297,17 @@ class Finished:
     """
 
     def __init__(
-        self, scan: Scan, count: int, fingerprint: str, folder: str | os.PathLike[str] | None, resume: bool
+        self,
+        scan: Scan,
+        count: int,
+        fingerprint: str,
+        prior: str,
+        folder: str | os.PathLike[str] | None,
+        resume: bool,
     ) -> None:
-        self.scan, self.middle, self.interrupted = scan, count // 2, False
+        self.scan, self.prior, self.middle, self.interrupted = scan, prior, count // 2, False
+        self.tried: Tensor | None = None  # the image of a trial
+        self.trust: Trust | None = None
         self.rows: dict[int, dict[str, Any]] = {}
         self.histories: dict[int, History] = {}
         self.fbps: dict[int, NDArray[np.float32]] = {}  # of the slice to show
@@ -474,7 +317,11 @@ class Finished:
             self.images: NDArray[np.float32] = np.full(shape, np.nan, np.float32)
             return
         angles = np.rad2deg(scan.radon.angles).tolist()
-        self._open(self.folder, {**scan.settings(), "slices": count, "data": fingerprint, "angles": angles}, resume)
+        self._open(
+            self.folder,
+            {**scan.settings(), "prior": prior, "slices": count, "data": fingerprint, "angles": angles},
+            resume,
+        )
         path = self.folder / "image.npy"
         if path.exists():
             self.images = np.lib.format.open_memmap(path, mode="r+")
@@ -510,6 +357,22 @@ class Finished:
     def __contains__(self, number: int) -> bool:
         return number in self.rows
 
+    def settle(self, images: BackProjections, look: Inspection, priors: Sequence[Prior]) -> None:
+        """Choose prior, strength and noise by a trial on the slice in the middle, or read what one found before."""
+        path = None if self.folder is None else self.folder / "trial.npz"
+        if path is not None and path.exists():
+            arrays, about = read_arrays(path)
+            self.tried, self.trust = torch.from_numpy(arrays["image"]), Trust(**about, differs=arrays["differs"])
+        else:
+            result, self.trust = trial_of(self.scan, images, look, priors, self.prior)
+            self.tried = result.x
+            if result.interrupted:
+                self.add(self.middle, result, images, self.scan.quality(images, None, result))
+            elif path is not None:
+                numbers = {f.name: getattr(self.trust, f.name) for f in fields(Trust) if f.name != "differs"}
+                write_arrays(path, {"image": result.x.numpy(), "differs": self.trust.differs}, numbers)
+        self.scan = settled(self.scan, self.trust, priors)
+
     def checkpoint(self, number: int) -> Path | None:
         """The file in which a slice at work is kept."""
         return None if self.folder is None else self.folder / f"slice_{number:04d}.checkpoint"
@@ -525,8 +388,7 @@ class Finished:
                 self.images.flush()
             shown = {"fbp": self.fbps[number]} if number == self.middle else {}
             write_arrays(self.folder / f"slice_{number:04d}.npz", shown, [row, result.history.columns])
-            for ending in ("checkpoint", "again"):
-                (self.folder / f"slice_{number:04d}.{ending}").unlink(missing_ok=True)
+            (self.folder / f"slice_{number:04d}.checkpoint").unlink(missing_ok=True)
 
     def result(
         self, sinogram: Any, truths: Any, look: Inspection | None, notices: list[str], seconds: float
@@ -555,20 +417,15 @@ class Finished:
             slices=rows,
             histories=[self.histories[i] for i in sorted(self.histories)],
             settings=settings,
-            notes=(*(() if look is None else [finding.text for finding in look.findings]), *_misfit_told(rows)),
+            notes=(
+                *(() if look is None else [finding.text for finding in look.findings]),
+                *(() if self.trust is None else self.trust.notes()),
+            ),
             warnings=tuple(told),
             interrupted=self.interrupted,
             inspection=look,
+            trust=None if self.trust is None else replace(self.trust, differs=self.trust.differs[self.scan.seen]),
         )
-
-
-def _misfit_told(rows: list[dict[str, Any]]) -> list[str]:
-    worst = max((row.get("misfit", 0.0) for row in rows), default=0.0)
-    if not worst:
-        return []
-    return [
-        f"no image fits better than to {worst:.0f} times the noise (drift, scatter, hardening?); taken as the noise"
-    ]
 
 
 def _unexplained(row: dict[str, Any]) -> bool:

@@ -5,9 +5,10 @@ image x of half the resolution, with a prior twenty times too strong, cannot fol
 wrong, so it stays in the residual e = b - A x:
     d_j = median_i e_ij,  s_j = 1.48 median_i |e_ij - d_j|
 are the offset and the spread of detector j. A detector that spreads more than four times as much as usual, or lies far
-off its neighbours, is dead: weight 0. Smaller offsets are stripes: what d_j differs from its running median is taken
-off. A ray that stands out of its neighbours, and a view that fits much worse than others, get weight 0. The noise is
-measured by differences along the detector, as a function of the value where it depends on that.
+off its neighbours, is dead: weight 0. Those whose values differ from their neighbours' by far more than usual have no
+say in the first image, so that they cannot hide in it. Smaller offsets are stripes: what d_j differs from its running
+median is taken off. A ray that stands out of its neighbours, and a view that fits much worse than others, get weight 0.
+The noise is measured by differences along the detector, as a function of the value where it depends on that.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ SPREADS, OFF = 4.0, 8.0  # a dead detector: this many usual spreads, or this far
 ALONE = 0.35  # times the size of a dead detector: its neighbours
 LASTING = 0.6  # correlation of the stripes of both halves of the views
 STRIPED = 0.35  # usual spreads: smaller offsets are what images leave
+BENT = 8.0  # times the usual second difference along the detector: a detector to be looked at
 OUTSTANDING = 12.0  # spreads of its surroundings: a wrong ray
 SPARSE_VIEWS = 4.5  # degrees: with views further apart a wrong ray looks like a small object
 LOST = 5.0  # times the usual misfit: a lost view
@@ -234,14 +236,14 @@ def repaired(b: NDArray[Any], survey: Survey, off: frozenset[str]) -> Inspection
     if len(values) >= FEW_VIEWS and not {"detectors", "stripes", "rays", "views", "negative"} <= off:
         values, survey, negative, found = _rounds(values, weights, survey, off)
         findings = [f for f in findings if f.kind != "axis"] + [f for f in survey.findings if f.kind == "axis"] + found
-    noise, law = _noise_law(values, weights, off)
     known = weights > 0
+    fill = filled(np.where(known, values, np.nan)).astype(np.float32)
+    noise, law = _noise_law(fill, weights, off)
     if law is not None:
         weights *= law
         text = f"noise grows with the value, by {1 / float(law.min()):.0f} in variance; rays are weighted by it"
         findings.append(Finding("noise", text, False))
     plain = bool((weights == 1).all())
-    fill = filled(np.where(known, values, np.nan)).astype(np.float32)
     return Inspection(survey.angles, survey.center, survey.center_error, survey.width, prepared=fill,
                       weights=None if plain else weights, noise=noise, negative=negative, steady=survey.steady,
                       findings=tuple(findings))  # fmt: skip
@@ -292,6 +294,8 @@ def _rounds(
     """
     rough, taken, trusted = None, np.zeros_like(values), weights.copy()  # the latter without dead detectors
     dead, lost, wrong = np.zeros(values.shape[1], bool), np.zeros(len(values), bool), 0
+    suspects = _suspects(values) if "detectors" not in off else dead
+    weights[:, suspects] = 0
     for number in range(ROUNDS):
         rough = _rough(values, weights, survey)
         e = rough.residual
@@ -300,7 +304,7 @@ def _rounds(
         if usual == 0:
             break
         if "detectors" not in off:
-            dead = _stands_out(columns, usual, alone=number > 0)
+            dead = _stands_out(columns, usual, alone=number > 0 or bool(suspects.any()))
             weights[:] = np.where(dead, 0, trusted)
         if "views" not in off:
             misfit = 1.4826 * np.median(np.abs((e - columns.jump)[:, ~dead]), axis=1)
@@ -383,6 +387,14 @@ def _columns(e: NDArray[np.float32], projected: NDArray[np.float32], weights: ND
     spreads = 1.4826 * np.nanmedian(np.abs(known - offset), axis=0)
     jump, own = offset - running_median(offset, WINDOW), gain - running_median(gain, WINDOW)
     return _Columns(jump.astype(np.float32), own.astype(np.float32), spreads.astype(np.float32))
+
+
+def _suspects(values: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Detectors that differ from the mean of their neighbours by far more than others do, and those neighbours."""
+    bent = np.median(np.abs(values[:, 1:-1] - (values[:, :-2] + values[:, 2:]) / 2), axis=0)
+    bent = np.pad(bent, 1, mode="edge")
+    found: NDArray[np.bool_] = bent > BENT * np.maximum(running_median(bent, WINDOW), np.median(bent))
+    return found
 
 
 def _stands_out(columns: _Columns, usual: float, alone: bool) -> NDArray[np.bool_]:
@@ -500,12 +512,12 @@ def _noise_law(
     logs = 2 * np.log(levels[good])
     slope, start = np.polyfit(centers[good], logs, 1)
     straight = 1 - np.var(logs - start - slope * centers[good]) / max(float(np.var(logs)), 1e-12)
-    low, high = (float(q) for q in np.quantile(value, (0.05, 0.95)))
+    low, high, top = (float(q) for q in np.quantile(value, (0.05, 0.95, 0.999)))
     if slope <= 0 or straight < STRAIGHT or slope * (high - low) < math.log(UNEQUAL):
         return noise, None
     smooth = np.stack([np.convolve(row, np.ones(5) / 5, mode="same") for row in b])
     best = math.exp(0.5 * (start + slope * low))
-    law = np.exp(-slope * (np.clip(smooth, low, None) - low))
+    law = np.exp(-slope * (np.clip(smooth, low, top) - low))
     return best, law.astype(np.float32)
 
 

@@ -39,6 +39,7 @@ class ImageResult:
     interrupted: bool = False
     unit: str = "attenuation per pixel"
     inspection: Any = None  # of the slice that is shown: smadmm.imaging.Inspection, where it was made
+    trust: Any = None  # smadmm.imaging.Trust of that slice, where views were held out
     window: Limits | None = field(default=None)  # black and white of pictures; None: quantiles of the answer
 
     @property
