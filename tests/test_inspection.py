@@ -158,7 +158,7 @@ def test_repairs_make_the_image_and_raw_takes_data_as_they_are():
     quality = [snr(truth, torch.from_numpy(r.image)) for r in (clean, repaired, raw)]
     assert quality[1] > quality[0] - 2 and quality[2] < quality[0] - 6
     assert repaired.inspection.center == pytest.approx(2.5, abs=0.1) and raw.inspection is None
-    assert len(repaired.notes) == 2 and not repaired.warnings
+    assert len(repaired.notes) == 3 and "views left out" in repaired.notes[-1] and not repaired.warnings
 
 
 def test_names_of_repairs_are_checked():

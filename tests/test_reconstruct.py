@@ -19,7 +19,7 @@ from smadmm.__main__ import app
 from smadmm.arguments import ArgumentError
 from smadmm.checkpoint import load as load_checkpoint
 from smadmm.cli.app import option
-from smadmm.imaging import ct, sinograms
+from smadmm.imaging import ct, sinograms, slices
 from smadmm.imaging.metrics import snr, ssim
 from smadmm.imaging.priors import find_prior
 from smadmm.imaging.result import DataWarning
@@ -108,7 +108,7 @@ def test_a_simulated_slice_gives_everything_promised(slice_file, tmp_path, hu):
     assert f"SNR {told['snr']:.2f} dB (FBP {told['snr_fbp']:.2f})" in said and str(out) in said
     with (out / "curves.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert float(rows[0]["snr"]) == pytest.approx(told["snr_fbp"], abs=1e-3)
+    assert float(rows[0]["snr"]) > told["snr_fbp"]  # the image of the trial with held-out views
     assert float(rows[-1]["snr"]) == pytest.approx(told["snr"], abs=1e-3) and rows[-1]["k"] == "10"
     page = (out / "report.html").read_text()
     assert "Reconstruction of slice.npy" in page and page.count("data:image/png;base64,") == 4  # 3 images, figure
@@ -202,7 +202,7 @@ def test_data_that_do_not_fit_get_a_warning(sinogram_file, tmp_path, hu):
     for name, array in wrong.items():
         np.savez(tmp_path / f"{name}.npz", sinogram=array, angles=3 * angles if name == "turned" else angles)
         code, said, error = call(tmp_path / f"{name}.npz", "--size", SIZE, "--out", tmp_path / name, *FAST)
-        assert (code == 0 and "explains the sinogram badly" in said) or "without positive values" in str(error), name
+        assert code == 0 and ("explains the sinogram badly" in said or "turn its sign" in said), (name, error)
     assert "explains the sinogram badly" in (tmp_path / "turned" / "report.html").read_text()
     noisy = sinogram + np.random.default_rng(1).normal(0, 0.1 * sinogram.std(), sinogram.shape)
     np.savez(tmp_path / "noisy.npz", sinogram=noisy, angles=angles)
@@ -229,7 +229,7 @@ def test_the_sense_of_rotation_of_scikit_image(tmp_path, hu):
 def test_a_sinogram_too_large_for_memory_stays_on_disk(sinogram_file, tmp_path, monkeypatch):
     stored = np.load(sinogram_file)
     np.save(tmp_path / "big.npy", stored["sinogram"])
-    options = ("--size", SIZE, "--angles", "0:180")
+    options = ("--size", SIZE, "--angles", "0:180", "--raw")
     succeed(tmp_path / "big.npy", "--out", tmp_path / "loaded", *options)
     monkeypatch.setattr(sinograms, "IN_MEMORY", 0)
     succeed(tmp_path / "big.npy", "--out", tmp_path / "mapped", *options)
@@ -344,7 +344,7 @@ def volume():
 @pytest.mark.slow
 def test_a_volume_goes_on_from_the_slice_and_iteration_it_stopped_in(tmp_path, monkeypatch):
     whole = reconstruct(**volume(), batch=8)
-    true_run, calls = ct.run, []
+    true_run, calls = slices.run, []
 
     def stopped_run(solver, start, stop, **options):
         calls.append(options["checkpoint"])
@@ -352,7 +352,7 @@ def test_a_volume_goes_on_from_the_slice_and_iteration_it_stopped_in(tmp_path, m
             options["callback"] = lambda s: s.k == 7 and signal.raise_signal(signal.SIGINT)
         return true_run(solver, start, stop, **options)
 
-    monkeypatch.setattr(ct, "run", stopped_run)
+    monkeypatch.setattr(slices, "run", stopped_run)
     kept = tmp_path / "kept"
     part = reconstruct(**volume(), batch=8, checkpoint=kept)
     assert part.interrupted and "interrupted" in repr(part) and len(part.slices) == 2
@@ -381,7 +381,7 @@ def test_a_killed_command_is_resumed_to_the_same_image(slice_file, tmp_path, num
     arguments = [slice_file, "--simulate", VIEWS, "--quiet", "--iterations", 40, "--batch", 10]
     (tmp_path / "patch").mkdir()  # checkpoints every iteration, and steps slow enough to be interrupted
     (tmp_path / "patch" / "sitecustomize.py").write_text(
-        "import time, smadmm.imaging.ct as module\n"
+        "import time, smadmm.imaging.slices as module\n"
         "true_run = module.run\n"
         "def run(*a, **o):\n"
         "    tick = o['callback']\n"
@@ -563,5 +563,6 @@ def test_each_filter_is_used_once_per_slice_and_a_slice_is_read_once(sinogram_fi
 
 
 def test_without_a_limit_the_default_number_of_iterations_is_done(sinogram_file):
-    result = reconstruct(np.load(sinogram_file)["sinogram"], size=SIZE)
-    assert result.slices[0]["iterations"] == ct.ITERATIONS
+    sinogram = np.load(sinogram_file)["sinogram"]
+    assert reconstruct(sinogram, size=SIZE, raw=True).slices[0]["iterations"] == ct.ITERATIONS
+    assert reconstruct(sinogram, size=SIZE).slices[0]["iterations"] == ct.ITERATIONS - slices.WARM

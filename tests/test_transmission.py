@@ -13,11 +13,11 @@ from smadmm.__main__ import app
 from smadmm.arguments import ArgumentError
 from smadmm.cli.app import option
 from smadmm.cli.reconstruct import WIDTH
-from smadmm.imaging.ct import Scan
 from smadmm.imaging.metrics import snr
 from smadmm.imaging.pnp import METHODS, posterior_weight, tomography
 from smadmm.imaging.priors import find_prior
 from smadmm.imaging.simulation import attenuation_per_pixel, half_turn, simulated_counts
+from smadmm.imaging.slices import Scan
 from smadmm.io.phantoms import abdomen, abdomen_image
 from smadmm.io.sinogram import read_sinogram
 from smadmm.losses import Tomography

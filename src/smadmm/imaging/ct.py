@@ -37,9 +37,9 @@ from smadmm.imaging.pnp import METHODS, Method
 from smadmm.imaging.priors import Prior, find_prior
 from smadmm.imaging.result import DataWarning, ImageResult
 from smadmm.imaging.simulation import refuse_noise
-from smadmm.imaging.sinograms import BackProjections, Rows, pieces, read, sampled, some
-from smadmm.imaging.slices import Scan, judged
-from smadmm.imaging.trial import Trust, settled, trial_of
+from smadmm.imaging.sinograms import BackProjections, Rows, pieces, read, root_mean_square, sample, sampled, some
+from smadmm.imaging.slices import WARM, Scan, judged
+from smadmm.imaging.trial import FEWEST_VIEWS, Trust, settled, trial_of
 from smadmm.io.files import atomic_write, output_folder, read_arrays, write_arrays
 from smadmm.operators.radon import Radon
 from smadmm.running import History, Result, Stop
@@ -55,6 +55,7 @@ BAD_FIT = (
     "the image explains the sinogram badly; check the angles, their unit and sense, which axis counts the views, "
     "the axis of rotation, and that values are line integrals -log(I/I0), not counts"
 )
+WRONG_SIGN = "the sinogram is negative as a whole; line integrals are -log(I/I0): turn its sign if that is wrong"
 RADIANS = "all {0} angles lie below 2 pi: they are taken as degrees; convert radians by numpy.rad2deg"
 
 
@@ -98,7 +99,7 @@ def reconstruct(
         predicts views that were left out better.
     start : first image; None: a filtered back-projection.
     batch : views per step; None: all.
-    iterations, seconds : limits per slice; None: 30 iterations.
+    iterations, seconds : limits per slice; None: 30 iterations, or 18 from the image of the trial with held-out views.
     strength : multiplies the weight that the prior gets from the noise.
     method : smadmm, sadmm, spider, svrg, asvrg, red-sd or on-red.
     photons : per unattenuated ray; weighs rays by their Poisson statistics. None: noise of one level, estimated.
@@ -128,6 +129,7 @@ def reconstruct(
     if batch is not None and batch > radon.views:
         raise ArgumentError("{batch} is {0}, more than the {1} views; lower it or leave it out", batch, radon.views)
     images = BackProjections(radon, middle if look is None else torch.from_numpy(look.prepared))
+    notices += [WRONG_SIGN] * (float(sample(images.rows).sum()) < 0)
     scale = images.largest() if bounds is None or math.isinf(bounds[1]) else bounds[1]
     images.divide(scale)
     if photons is not None:
@@ -135,12 +137,14 @@ def reconstruct(
     lowest = -math.inf if look is not None and look.negative else 0.0
     limits = (lowest, math.inf) if bounds is None else (bounds[0] / scale, bounds[1] / scale)
     known: Method = next(name for name in METHODS if name == method)
-    stop = Stop(iterations=ITERATIONS if iterations is None and seconds is None else iterations, seconds=seconds)
+    free = iterations is None and seconds is None
+    stop = Stop(iterations=ITERATIONS if free else iterations, seconds=seconds)
     scan = Scan(radon, scale, find_prior(LEARNED if prior == "auto" else prior, device, limits), known, stop,
                 batch=batch, strength=strength, seed=seed, photons=photons, device=device, survey=survey, off=off,
-                seen=seen)  # fmt: skip
+                seen=seen, rest=Stop(iterations=ITERATIONS - WARM) if free else None)  # fmt: skip
     finished = Finished(scan, len(slices), images.fingerprint(), prior, checkpoint, resume)
-    if look is not None and prior != "none" and start is None and seconds is None and batch is None:
+    told = prior == "none" or batch is not None or seconds is not None or start is not None
+    if look is not None and not told and radon.views >= FEWEST_VIEWS:
         finished.settle(images, look, [find_prior(name, device, limits) for name in _to_try(prior)])
     first = None if start is None else torch.as_tensor(np.asarray(start, dtype=np.float32)) / scale
     if not finished.interrupted:
@@ -173,7 +177,7 @@ def _each_slice(
             truth = None if truths is None else torch.from_numpy(np.asarray(truths[number], np.float32)) / scan.scale
             solver, first = scan, start
             if number == count // 2 and finished.tried is not None:
-                solver, first = scan.shortened(), finished.tried
+                solver, first = replace(scan, stop=scan.rest or scan.stop), finished.tried
             result, row = solver.solve(images, look, truth, first, finished.checkpoint(number), bar)
             finished.add(number, result, images, row)
             if result.interrupted:
@@ -367,7 +371,10 @@ class Finished:
             result, self.trust = trial_of(self.scan, images, look, priors, self.prior)
             self.tried = result.x
             if result.interrupted:
-                self.add(self.middle, result, images, self.scan.quality(images, None, result))
+                noise = self.scan.statistics(images.rows, look).mean / root_mean_square(images.rows)
+                self.add(
+                    self.middle, result, images, {"relative_noise": noise} | self.scan.quality(images, None, result)
+                )
             elif path is not None:
                 numbers = {f.name: getattr(self.trust, f.name) for f in fields(Trust) if f.name != "differs"}
                 write_arrays(path, {"image": result.x.numpy(), "differs": self.trust.differs}, numbers)

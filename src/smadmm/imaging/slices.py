@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -52,8 +52,7 @@ def judged(rows: Rows) -> bool:
     return bool(rows.shape[0] >= FEW_VIEWS and rows.shape[1] >= FEW_DETECTORS)
 
 
-@dataclass(frozen=True)
-class Statistics:
+class Statistics(NamedTuple):
     """The noise of a ray of weight 1, the weights, and the root mean square noise of all rays."""
 
     noise: float
@@ -92,6 +91,7 @@ class Scan:
     device: str = "cpu"
     survey: Survey | None = None
     off: frozenset[str] = frozenset()
+    rest: Stop | None = None  # the limits from a first image that is nearly solved
     learned: Prior | None = None  # whose image another prior starts from
     misfit: float = 0.0  # what no image explains, as a share of the sinogram's size
     seen: tuple[slice, slice] = (slice(None), slice(None))  # the part of the image that is given back
@@ -145,7 +145,7 @@ class Scan:
         if start is None and self.learned is not None:  # its image fills in what no view sees far sooner
             brief = Stop(iterations=min(WARM, self.stop.iterations or WARM))
             first, rho = replace(self, prior=self.learned, stop=brief).run(images, found, truth, None, bar=bar)
-            scan, start = self.shortened(), first.x
+            scan, start = replace(self, stop=self.rest or self.stop), first.x
         if first is not None and first.interrupted:
             result = first
         else:
@@ -155,11 +155,6 @@ class Scan:
         if look is not None:
             row |= {"measured_noise": measured.mean / size, "steady": look.steady}
         return result, row | self.quality(images, truth, result)
-
-    def shortened(self) -> Scan:
-        """For a first image that is nearly solved."""
-        n = self.stop.iterations
-        return self if n is None else replace(self, stop=replace(self.stop, iterations=max(1, n - WARM)))
 
     def run(
         self,

@@ -1,9 +1,9 @@
 """A trial with held-out views: which prior, how strong, and where the image rests on it.
 
 Every sixteenth view is left out (more of few views). From the others come an image with the learned prior, one with
-total variation that starts there, a filtered back-projection and ten conjugate gradient steps for least squares. Each
-predicts the views that were left out; its error is |A x - b| / |b| over the rays that are trusted. Where no prior
-predicts better than both images without one, its strength follows: ten times more, or less.
+total variation that starts there, both at strength 1, a filtered back-projection and ten conjugate gradient steps for
+least squares. Each predicts the views that were left out; its error is |A x - b| / |b| over the rays that are trusted.
+Where a prior predicts worse than an image without one, its strength follows: ten times more, or less.
 
 Where two priors lead to one image, the data decide; where they differ, the prior does. Their local difference,
 root mean square over a few pixels, is the map of `Trust`.
@@ -31,6 +31,7 @@ from smadmm.running import Result, Stop
 
 HELD_OUT = 16  # every sixteenth view
 FEWEST = 3  # views to predict
+FEWEST_VIEWS = 4 * FEWEST  # of a scan that can spare them
 STEPS, SHORT = 16, 8  # iterations of the first image, and from there
 BETTER = 0.97  # of the error of the learned prior: total variation is taken below
 STRENGTHS = (10.0, 0.1)  # tried where a prior does not help
@@ -125,7 +126,7 @@ class _Part:
             Radon((radon.height, radon.width), radon.angles[which], radon.detectors, radon.spacing, radon.centre)
             for which in (~out, out)
         )
-        self.scan, self.images = replace(scan, radon=made), BackProjections(made, self.rows)
+        self.scan, self.images = replace(scan, radon=made, strength=1.0), BackProjections(made, self.rows)
         weights = np.ones(images.rows.shape, np.float32) if look.weights is None else look.weights
         self.known = torch.from_numpy(weights[out] > 0).float()
         self.look = replace(look, weights=None if look.weights is None else weights[~out])
@@ -133,7 +134,7 @@ class _Part:
     def solved(self, prior: Prior, steps: int, start: Tensor | None = None, factor: float = 1.0) -> Result:
         """An image from the views that are seen."""
         stop = Stop(iterations=min(steps, self.scan.stop.iterations or steps))
-        scan = replace(self.scan, prior=prior, stop=stop, strength=factor * self.scan.strength)
+        scan = replace(self.scan, prior=prior, stop=stop, strength=factor)
         with tqdm(disable=True) as bar:
             return scan.run(self.images, scan.statistics(self.rows, self.look), None, start, bar=bar)[0]
 
