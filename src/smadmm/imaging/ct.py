@@ -99,7 +99,7 @@ def reconstruct(
         predicts views that were left out better.
     start : first image; None: a filtered back-projection.
     batch : views per step; None: all.
-    iterations, seconds : limits per slice; None: 30 iterations, or 18 from the image of the trial with held-out views.
+    iterations, seconds : limits per slice; None: 30 iterations, or 18 from the image of a trial with held-out views.
     strength : multiplies the weight that the prior gets from the noise.
     method : smadmm, sadmm, spider, svrg, asvrg, red-sd or on-red.
     photons : per unattenuated ray; weighs rays by their Poisson statistics. None: noise of one level, estimated.

@@ -32,8 +32,8 @@ from smadmm.running import Result, Stop
 HELD_OUT = 16  # every sixteenth view
 FEWEST = 3  # views to predict
 FEWEST_VIEWS = 4 * FEWEST  # of a scan that can spare them
-STEPS, SHORT = 16, 8  # iterations of the first image, and from there
-BETTER = 0.97  # of the error of the learned prior: total variation is taken below
+STEPS, SHORT = 12, 6  # iterations of the first image, and from there
+BETTER = 0.95  # of the error of the learned prior: total variation is taken below
 STRENGTHS = (10.0, 0.1)  # tried where a prior does not help
 CGLS_STEPS = 10
 MISFIT = 3.0  # times the noise: what no image explains
@@ -88,11 +88,12 @@ def trial_of(
     part = _Part(scan, images, look)
     learned, other = priors
     first = part.solved(learned, STEPS)
-    if "noise" not in scan.off and not first.interrupted and part.explain(first.x):
-        first = part.solved(learned, SHORT, first.x)
+    if "noise" not in scan.off and not first.interrupted:
+        part.explain(first.x)
     found = {learned.name: first}
-    if not first.interrupted:
-        found[other.name] = part.solved(other, SHORT, first.x)
+    for each in priors:  # both go on from there, for as long
+        if not first.interrupted:
+            found[each.name] = part.solved(each, SHORT, first.x)
     errors = {name: part.error(result.x) for name, result in found.items()} | part.without_prior()
     if prior == "auto":
         prior = other.name if errors.get(other.name, math.inf) < BETTER * errors[learned.name] else learned.name
