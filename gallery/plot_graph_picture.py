@@ -29,13 +29,17 @@ models = {
     "graph of neighbours": GraphGuidedClassifier(5e-3, graph=edges, loss="logistic", random_state=0),
 }
 fig, axes = plt.subplots(1, 4, figsize=(12, 3.5), layout="constrained")
-fig.suptitle("Coefficients as pictures: what the labels depend on, and what three classifiers make of 2000 noisy samples")
+fig.suptitle(
+    "Coefficients as pictures: what the labels depend on, and what three classifiers make of 2000 noisy samples"
+)
 pictures = {"truth": truth}
 for name, model in models.items():
     model.fit(X[:samples], y[:samples])
     pictures[f"{name}\naccuracy {model.score(X[samples:], y[samples:]):.3f}"] = model.coef_.reshape(side, side)
     likeness = np.corrcoef(model.coef_.ravel(), truth.ravel())[0, 1]
-    print(f"{name:21s} test accuracy {model.score(X[samples:], y[samples:]):.3f}, correlation with truth {likeness:.3f}")
+    print(
+        f"{name:21s} test accuracy {model.score(X[samples:], y[samples:]):.3f}, correlation with truth {likeness:.3f}"
+    )
 for ax, (title, coefficients) in zip(axes, pictures.items(), strict=True):
     ax.imshow(coefficients / np.abs(coefficients).max(), cmap="RdBu_r", vmin=-1, vmax=1)
     ax.set_title(title)

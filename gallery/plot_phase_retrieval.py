@@ -27,7 +27,9 @@ result = smadmm.retrieve(patterns, masks, complex=True, truth=truth, iterations=
 print(result, f"without prior: {result.mean('snr_fit'):.2f} dB", sep="\n")
 
 fig, axes = plt.subplots(1, 5, figsize=(13.5, 3), layout="constrained")
-fig.suptitle("A complex object from six noisy diffraction patterns: one pattern, then modulus and phase, true and found")
+fig.suptitle(
+    "A complex object from six noisy diffraction patterns: one pattern, then modulus and phase, true and found"
+)
 axes[0].imshow(np.log1p(patterns[0].numpy()), cmap="magma")
 axes[0].set_title("one of six patterns (log)")
 found = result.image
