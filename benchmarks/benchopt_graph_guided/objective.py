@@ -7,7 +7,7 @@ from scipy.sparse import csr_matrix
 
 class Objective(BaseObjective):
     name = "Graph-guided logistic regression"
-    min_benchopt_version = "1.7"
+    min_benchopt_version = "1.10"
     requirements = ["numpy", "scipy"]
     parameters = {"graph": [True, False], "alpha": [1e-3]}
 

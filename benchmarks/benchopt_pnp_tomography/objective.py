@@ -8,7 +8,7 @@ from benchopt import BaseObjective
 
 class Objective(BaseObjective):
     name = "Plug-and-play tomography"
-    min_benchopt_version = "1.7"
+    min_benchopt_version = "1.10"
     requirements = ["numpy"]
 
     def set_data(self, truth, sinogram):

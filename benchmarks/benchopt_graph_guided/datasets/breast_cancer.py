@@ -3,6 +3,7 @@
 from benchopt import BaseDataset
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
+
 from smadmm.learn import GraphGuidedClassifier
 
 

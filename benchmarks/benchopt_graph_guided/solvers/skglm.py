@@ -2,9 +2,10 @@
 
 import warnings
 
+import numpy as np
 from benchopt import BaseSolver
-from sklearn.exceptions import ConvergenceWarning
 from skglm import SparseLogisticRegression
+from sklearn.exceptions import ConvergenceWarning
 
 
 class Solver(BaseSolver):
@@ -17,7 +18,7 @@ class Solver(BaseSolver):
         return (True, "skglm has no penalty along a graph") if G.shape[0] else (False, None)
 
     def set_objective(self, X, y, G, alpha):
-        self.X, self.y = X, y
+        self.X, self.y = np.asfortranarray(X), y  # columns together, as it reads them
         self.model = SparseLogisticRegression(alpha, fit_intercept=False, tol=1e-12)
 
     def warm_up(self):

@@ -2,6 +2,7 @@
 
 import numpy as np
 from benchopt import BaseSolver
+
 from smadmm.learn import GraphGuidedClassifier, Rows
 
 

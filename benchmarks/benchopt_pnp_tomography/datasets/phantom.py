@@ -1,6 +1,7 @@
 """A phantom of the upper abdomen, made by code, another body for every repetition."""
 
 from benchopt import BaseDataset
+
 from smadmm.imaging.simulation import simulated_sinogram
 from smadmm.io.phantoms import abdomen_image
 

@@ -1,7 +1,9 @@
 """The published methods, from a filtered back-projection, with the shipped denoiser and the weight from the noise."""
 
+import numpy as np
 import torch
 from benchopt import BaseSolver
+
 from smadmm.denoisers import load
 from smadmm.imaging.pnp import pnp, posterior_weight, sinogram_noise
 from smadmm.losses import Tomography
@@ -17,7 +19,7 @@ class Solver(BaseSolver):
 
     def set_objective(self, sinogram, size):
         b, denoiser = torch.from_numpy(sinogram), load("ridge-ct")
-        radon = Radon(size, torch.arange(len(b)) * torch.pi / len(b), b.shape[1])
+        radon = Radon(size, np.arange(len(b)) * np.pi / len(b), b.shape[1])
         loss = Tomography(radon, b)
         rho = posterior_weight(loss, sinogram_noise(b), denoiser.sigma)
         seed = self.get_seed(use_repetition=True) % 2**31

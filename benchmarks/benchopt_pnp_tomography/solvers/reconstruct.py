@@ -1,7 +1,8 @@
 """smadmm.reconstruct with its defaults, and with total variation; its look at the data is in the time."""
 
-import smadmm
 from benchopt import BaseSolver
+
+import smadmm
 
 
 class Solver(BaseSolver):
