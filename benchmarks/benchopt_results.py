@@ -1,7 +1,8 @@
 """Run both benchopt benchmarks, small, and write figures, tables and results.json into docs/results/benchopt.
 
-A curve is the median of the repetitions (other data, other samples) at every stop value. "Gap" is the objective above
-the least that any solver reached on the same data, relative to it. Times are wall-clock seconds without evaluations.
+A curve is the median, at every stop value, of the repetitions that got there (other data, other samples). "Gap" is the
+objective above the least that any solver reached on the same data, relative to it. Times are wall-clock seconds without
+evaluations.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ HERE = Path(__file__).parent
 OUT = HERE.parent / "docs" / "results" / "benchopt"
 REPETITIONS = 3
 GAP = 1e-3  # its time is in the table
-SECONDS = (0.5, 1.0, 3.0)  # SNRs after that time are in the table
+SECONDS = (0.5, 1.0, 5.0)  # SNRs after that time are in the table
 OPTIONS = {
     "graph_guided": ["--max-runs", "12", "--timeout", "20"],
     "pnp_tomography": ["--max-runs", "17", "--timeout", "60", "--dataset", "phantom[size=128]"],
@@ -79,20 +80,19 @@ def gaps(curves: pd.DataFrame) -> Rows:
 
 
 def snrs(curves: pd.DataFrame) -> Rows:
-    """Per solver the best SNR within some seconds."""
+    """Per solver the SNR of the longest run within some seconds, the largest on the way, and that at the end."""
     table = []
     for solver, curve in curves.groupby("solver"):
         row: dict[str, Any] = {"solver": solver}
         for limit in SECONDS:
             within = curve.objective_snr[curve.time <= limit]
-            row[f"SNR (dB) within {limit:g} s"] = round(float(within.max()), 2) if len(within) else None
-        table.append(
-            row
-            | {
-                "at the end": round(float(curve.objective_snr.iloc[-1]), 2),
-                "after (s)": round(float(curve.time.iloc[-1]), 1),
-            }
-        )
+            row[f"SNR (dB) after {limit:g} s"] = round(float(within.iloc[-1]), 2) if len(within) else None
+        last = curve.iloc[-1]
+        row |= {
+            "largest": round(float(curve.objective_snr.max()), 2),
+            "at the end": round(float(last.objective_snr), 2),
+        }
+        table.append(row | {"seconds": round(float(last.time), 1), "iterations": int(last.stop_val)})
     return table
 
 
