@@ -4,7 +4,7 @@ BIN := .venv/bin
 # one thread per process: small tensors are several times slower with more
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo check test coverage test-browser mutants bench lint clean
+.PHONY: venv demo check test coverage test-browser mutants bench benchopt lint clean
 # the tests of a developer's minute
 FAST := not slow and not command and not browser
 
@@ -53,6 +53,12 @@ bench: venv  ## figures against peers, as ratios in one run
 	$(BIN)/python benchmarks/projector.py
 	$(BIN)/python benchmarks/phase.py
 	$(BIN)/python benchmarks/priors.py
+
+benchopt: venv  ## the benchopt benchmarks: their tests, and a small run whose tables go into docs/results/benchopt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[bench]"
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/benchopt test benchmarks/benchopt_graph_guided --skip-install
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/benchopt test benchmarks/benchopt_pnp_tomography --skip-install
+	$(BIN)/python benchmarks/benchopt_results.py
 
 clean:
 	rm -rf .venv

@@ -68,6 +68,7 @@ def compare(results: Mapping[str, Result | Sequence[Result]], column: str = "obj
             _draw(ax, name, runs, unit, column)
     for ax, label in zip(axes, ("sample gradients", "seconds"), strict=True):
         ax.set_xlabel(label)
+        ax.locator_params(axis="x", nbins=5)  # numbers of gradients are long
         if column in ("certificate", "gradient", "subdifferential", "feasibility"):
             ax.set_yscale("log")
     axes[0].set_ylabel("dist^2(0, dL)" if column == "certificate" else column)
