@@ -57,6 +57,7 @@ class Fit:
     passes: int
     sfo: int
     history: History
+    lam: Array  # multipliers of A x: grad F = A'lam
 
     @property
     def certificate(self) -> Certificate:
@@ -98,7 +99,8 @@ class _Course:
         return self.fit(answer(), number)
 
     def fit(self, state: State, passes: int) -> Fit:
-        return Fit(state.answer.numpy(), passes, state.sfo, self.history)
+        lam = state.lam if state.mean is None else state.mean.lam
+        return Fit(state.answer.numpy(), passes, state.sfo, self.history, lam.numpy())
 
 
 def _answering(state: State, x: torch.Tensor) -> State:
