@@ -34,7 +34,7 @@ def model_of(task: Task) -> Model:
     return Model(task.X, task.target, task.weight, CLASSIFICATION[task.loss], task.intercept)
 
 
-class _Diary:
+class Diary:
     """The history of a fit by points."""
 
     def __init__(self, report: Report = lambda: None):
@@ -47,7 +47,8 @@ class _Diary:
         self.report()
 
 
-def _fit(point: Point, diary: _Diary) -> Fit:
+def fit_of(point: Point, diary: Diary) -> Fit:
+    """The fit that ends with this point."""
     return Fit(point.x, point.steps, diary.spent + point.sfo, diary.history, -point.mu)
 
 
@@ -72,13 +73,13 @@ def fit_exact(
     report: Report = lambda: None,
 ) -> tuple[Fit, Point]:
     """The fit, and its point to start the next one from; `passes` bounds Newton's steps and the passes of `auto`."""
-    model, diary = model_of(task), _Diary(report)
+    model, diary = model_of(task), Diary(report)
     entries = task.X.nnz if issparse(task.X) else task.X.size
     point = None
     if task.size <= LARGEST or entries <= QUICK:
         point = fit_point(model, task, tol, passes or OUTER, start, diary.seen)
         if task.size <= LARGEST or point.certificate <= tol:
-            return _fit(point, diary), point
+            return fit_of(point, diary), point
         diary.spent += point.sfo
     long = fit_auto(task, columns, passes, tol, seed, start=None if start is None else start.x, report=report)
     diary.spent += long.sfo
@@ -90,7 +91,7 @@ def fit_exact(
     best = min([*found, average, empty, *([] if point is None else [point])], key=lambda candidate: candidate.objective)
     best = replace(best, sfo=0, steps=long.passes)
     diary.seen(best)
-    return _fit(best, diary), best
+    return fit_of(best, diary), best
 
 
 @dataclass(frozen=True)
@@ -129,12 +130,12 @@ def fit_softmax(
     tasks: list[Task], tol: float = 1e-10, steps: int | None = None, start: Point | None = None
 ) -> tuple[list[Fit], Point]:
     """One task per class, fitted jointly as a multinomial model."""
-    first, classes, diary = tasks[0], len(tasks), _Diary()
+    first, classes, diary = tasks[0], len(tasks), Diary()
     label = np.argmax(np.stack([task.target for task in tasks]), axis=0)
     model = Softmax(first.X, label, first.weight, CLASSIFICATION["logistic"], first.intercept, classes=classes)
     A = csr_array(block_diag([first.A] * classes, format="csr"))
     point = newton(model, A, first.lam1, zero_point(A) if start is None else start, tol, steps or OUTER, diary.seen)
-    whole = _fit(point, diary)
+    whole = fit_of(point, diary)
     xs, lams = whole.x.reshape(classes, -1), whole.lam.reshape(classes, -1)
     return [replace(whole, x=x, lam=lam) for x, lam in zip(xs, lams, strict=True)], point
 

@@ -43,9 +43,11 @@ class GraphGuided(BaseEstimator):  # type: ignore[misc]
         if max_epochs is not None and not max_epochs >= 1:
             raise ValueError(f"max_epochs must be at least 1, got {max_epochs}")
 
-    def _weight_of_penalty(self, rows: float) -> float:
-        """alpha, or 1 / rows, which is what C = 1 means in scikit-learn."""
-        return 1.0 / max(rows, 1e-300) if self.alpha is None else float(self.alpha)
+    def _weight_of_penalty(self, rows: float, A: Any) -> float:
+        """alpha, or 1 / (rows sqrt(k)) with k penalties per feature: for plain l1 what C = 1 means in scikit-learn."""
+        if self.alpha is not None:
+            return float(self.alpha)
+        return float(np.sqrt(self.n_features_in_ / A.nnz)) / max(rows, 1e-300)
 
     def _prepared(self, X: Any, weight: Array) -> tuple[Any, Any]:
         """The columns as they are fitted, and A = [G; I] with an empty column for the intercept."""

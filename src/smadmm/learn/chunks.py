@@ -17,7 +17,7 @@ BATCH = 32
 class OnlineFit:
     """One pair of classes; `x` is the answer so far, `scale` that of the columns, whose coefficients A ties.
 
-    Without a weight `alpha` of the penalty it is 1 / the rows seen so far.
+    Without a weight `alpha` of the penalty it is 1 / (rows seen so far x sqrt(penalties per feature)).
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class OnlineFit:
             variance = columns.squares / columns.rows - (columns.total / columns.rows) ** 2
             self.scale = np.where(variance > 0, np.sqrt(np.maximum(variance, 0.0)), 1.0)
         A = csr_array(self.A @ diags_array(np.append(self.scale, np.ones(self.intercept)))) if self.scaled else self.A
-        lam1 = 1 / columns.rows if self.alpha is None else self.alpha
+        lam1 = float(np.sqrt(len(self.scale) / A.nnz)) / columns.rows if self.alpha is None else self.alpha
         for rows, loss in self._parts(target):
             part = (X[rows], target[rows], weight[rows])
             self._advance(Task(*part, A, lam1, loss, intercept=self.intercept), columns)

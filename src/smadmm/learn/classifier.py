@@ -26,7 +26,7 @@ from smadmm.learn.answers import SOFTMAX_LARGEST, fit_exact, fit_softmax
 from smadmm.learn.base import GraphGuided
 from smadmm.learn.calibration import fitted_slope, out_of_fold, probabilities
 from smadmm.learn.chunks import OnlineFit
-from smadmm.learn.exact import LARGEST, Point
+from smadmm.learn.exact import LARGEST, Point, strict
 from smadmm.learn.fitting import PASSES, Fit, Report, fit_auto, fit_published
 from smadmm.learn.loops import LOSSES, Array, Auto, Task
 from smadmm.learn.published_loops import NAMES, Published
@@ -135,14 +135,14 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
         return self
 
     def _choose_alpha(self, tasks: list[Task], rows: float, seed: int) -> float:
-        return self._weight_of_penalty(rows)
+        return self._weight_of_penalty(rows, tasks[0].A)
 
     def _fit_all(self, tasks: list[Task], seed: int) -> list[Fit]:
         starts = self._starts(len(tasks)) if self.warm_start else [None] * len(tasks)
         self._softmax = self._is_softmax(tasks[0].size)
         if self._softmax:
             start = None if starts[0] is None else Point(np.concatenate(starts), np.zeros(len(tasks) * tasks[0].A.shape[0]))  # type: ignore[arg-type]
-            return fit_softmax(tasks, self.tol, self.max_epochs, start)[0]
+            return fit_softmax(tasks, strict(self.tol, self.alpha_), self.max_epochs, start)[0]
         columns = column_sums(tasks[0].X, tasks[0].weight)
         total = len(tasks) * (self.max_epochs or PASSES)
         with tqdm(total=total, unit="pass", disable=None if self.verbose else True) as bar:
@@ -152,7 +152,8 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
     def _fit_one(self, task: Task, columns: Columns, seed: int, start: Array | None, report: Report) -> Fit:
         if self._exact:
             point = None if start is None else Point(start, np.zeros(task.A.shape[0]))
-            return fit_exact(task, columns, self.max_epochs, self.tol, seed, start=point, report=report)[0]
+            tol = strict(self.tol, task.lam1)
+            return fit_exact(task, columns, self.max_epochs, tol, seed, start=point, report=report)[0]
         solver = self.solver
         if isinstance(solver, Auto):
             momentum = solver.momentum
@@ -169,7 +170,7 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
         first = tasks[0]
 
         def scores(train: Any, test: Any) -> Array:
-            parts = [_rows_of(task, train) for task in tasks]
+            parts = [rows_of(task, train) for task in tasks]
             columns = column_sums(parts[0].X, parts[0].weight)
             fits = [self._fit_one(part, columns, seed, None, lambda: None) for part in parts]
             d = self.n_features_in_
@@ -204,7 +205,8 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
         return np.log(np.maximum(self.predict_proba(X), np.finfo(float).tiny))
 
 
-def _rows_of(task: Task, rows: Any) -> Task:
+def rows_of(task: Task, rows: Any) -> Task:
+    """The same problem on some of the rows."""
     weight = task.weight[rows]
     return replace(task, X=task.X[rows], target=task.target[rows], weight=weight / weight.mean())
 
@@ -214,7 +216,8 @@ class GraphGuidedClassifier(_Classifier):
 
     Parameters
     ----------
-    alpha : weight of the penalty; None is 1 / number of rows, what C = 1 means in scikit-learn.
+    alpha : weight of the penalty; None is 1 / (rows sqrt(k)) with k penalties per feature: for plain l1 what C = 1
+        means in scikit-learn.
     graph : "glasso" (learned from the data), "knn", "chain", an edge list (of numbers or names), a sparse adjacency or
         precision matrix, a networkx graph, None (plain l1), or Rows(G) for a matrix G of your own.
     loss : "logistic", "sigmoid" (bounded, robust to wrong labels) or "squared_hinge".

@@ -130,8 +130,14 @@ def faces(A: Any, zero: Any) -> Any:
 
 def _inverse(H: Array, gram: Array, rho: float) -> Array:
     damped = H + rho * gram
-    damped[np.diag_indices_from(damped)] += 1e-13 * np.trace(damped) / len(damped)
-    return np.asarray(cho_solve(cho_factor(damped), np.eye(len(H)), overwrite_b=True))
+    size = np.trace(damped) / len(damped)
+    for damping in (1e-13, 1e-11, 1e-9, 1e-6):  # intercepts of a softmax may all move together
+        damped[np.diag_indices_from(damped)] += damping * size
+        try:
+            return np.asarray(cho_solve(cho_factor(damped), np.eye(len(H)), overwrite_b=True))
+        except np.linalg.LinAlgError:
+            continue
+    raise ValueError("the Hessian is not positive semidefinite; look for values of X beyond 1e100")
 
 
 Seen = Callable[[Point], None]
@@ -232,7 +238,6 @@ def newton(
     model: Model, A: Any, alpha: float, start: Point, tol: float, steps: int = OUTER, seen: Seen = lambda point: None
 ) -> Point:
     """From `start` until the certificate is at most `tol`, or nothing falls any more; `seen` is shown every point."""
-    tol = strict(tol, alpha)
     point = replace(start, x=start.x.copy(), steps=0, sfo=model.n)
     margins = model.margins(point.x)
     point.objective = model.value(margins) + alpha * float(np.abs(A @ point.x).sum())
@@ -264,16 +269,15 @@ def solve(
         return newton(model, A, alpha, start, tol, steps, seen)
     d = model.X.shape[1]
     neighbours = csr_array(abs(A[:, :d]).T @ abs(A[:, :d]))
-    aim = strict(tol, alpha)
     point, chosen, spent = replace(start), np.zeros(d, dtype=bool), 0
     while True:
         margins = model.margins(point.x)
-        left = np.abs(_certify(A, alpha, point, model.gradient(margins), aim, BALANCING)[:d])
+        left = np.abs(_certify(A, alpha, point, model.gradient(margins), tol, BALANCING)[:d])
         spent += model.n
         wanted = chosen | (neighbours @ (point.x[:d] != 0).astype(float) > 0)
         violated = np.flatnonzero(~wanted & (left > 1e-3 * alpha))
         wanted[violated[np.argsort(-left[violated])[: max(50, int(chosen.sum()))]]] = True
-        found = point.certificate <= aim or point.steps >= steps or (point.steps > 0 and (wanted == chosen).all())
+        found = point.certificate <= tol or point.steps >= steps or (point.steps > 0 and (wanted == chosen).all())
         point.objective, point.sfo = model.value(margins) + alpha * float(np.abs(A @ point.x).sum()), spent
         seen(point)
         if found or wanted.sum() > LARGEST:
@@ -316,7 +320,7 @@ def on_the_face_of(model: Model, A: Any, alpha: float, start: Point, tol: float,
         inner = newton(on_face, csr_array(reduced[rows]), alpha, Point(u, start.mu[rows]), tol)
     point = replace(inner, x=Z @ inner.x, mu=start.mu.copy(), rho=0.0)
     point.mu[rows] = inner.mu
-    _certify(A, alpha, point, model.gradient(model.margins(point.x)), strict(tol, alpha), BALANCING)
+    _certify(A, alpha, point, model.gradient(model.margins(point.x)), tol, BALANCING)
     return point
 
 
