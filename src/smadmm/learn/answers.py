@@ -1,8 +1,8 @@
 """Fits that answer with the minimiser itself: exact zeros and ties, and a certificate of that very point.
 
-Newton's method (exact.py) where its systems are small, from the start. With more unknowns than that and no small working
-set, `auto` runs first; its average and its multipliers say on which face the answer lies, and the lowest of the average,
-the best point of that face and x = 0 is taken.
+Newton's method (exact.py) where its systems are small. With more unknowns than that and no small working set, `auto`
+runs first; its average and its multipliers say on which face the answer lies, and the lowest of the average, the best
+point of that face and x = 0 is taken.
 
 Softmax, K classes: the unknowns of the classes one after the other, A once per class, and
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.sparse import block_diag, csr_array, issparse
@@ -100,17 +101,21 @@ class Softmax(Model):
 
     classes: int = 2
 
+    @property
+    def label(self) -> Any:
+        return self.target.astype(np.int64)
+
     def margins(self, x: Array) -> Array:
         z = x.reshape(self.classes, -1)
         return np.asarray(self.X @ z[:, : self.X.shape[1]].T + z[:, self.X.shape[1] :].sum(axis=1))
 
     def value(self, margins: Array) -> float:
-        own = np.take_along_axis(margins, self.target[:, None], axis=1)[:, 0]
+        own = np.take_along_axis(margins, self.label[:, None], axis=1)[:, 0]
         return float(self.weight @ (logsumexp(margins, axis=1) - own)) / self.n
 
     def gradient(self, margins: Array) -> Array:
         c = softmax(margins, axis=1)
-        c[np.arange(self.n), self.target] -= 1
+        c[np.arange(self.n), self.label] -= 1
         c *= (self.weight / self.n)[:, None]
         g = np.asarray(self.X.T @ c).T
         return np.column_stack([g, c.sum(axis=0)]).ravel() if self.intercept else g.ravel()
@@ -131,12 +136,12 @@ def fit_softmax(
 ) -> tuple[list[Fit], Point]:
     """One task per class, fitted jointly as a multinomial model."""
     first, classes, diary = tasks[0], len(tasks), Diary()
-    label = np.argmax(np.stack([task.target for task in tasks]), axis=0)
+    label = np.argmax(np.stack([task.target for task in tasks]), axis=0).astype(np.float64)
     model = Softmax(first.X, label, first.weight, CLASSIFICATION["logistic"], first.intercept, classes=classes)
     A = csr_array(block_diag([first.A] * classes, format="csr"))
     point = newton(model, A, first.lam1, zero_point(A) if start is None else start, tol, steps or OUTER, diary.seen)
+    if first.intercept:  # all may move together
+        point.x.reshape(classes, -1)[:, -1] -= point.x.reshape(classes, -1)[:, -1].mean()
     whole = fit_of(point, diary)
     xs, lams = whole.x.reshape(classes, -1), whole.lam.reshape(classes, -1)
     return [replace(whole, x=x, lam=lam) for x, lam in zip(xs, lams, strict=True)], point
-
-

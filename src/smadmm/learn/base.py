@@ -1,6 +1,6 @@
 """What the estimators share: columns, graph, penalty, and coefficients in the user's units.
 
-    min_z  F(z) + alpha |[G; I] z|_1     over the coefficients z of standardised columns; coef_ = z / scale
+min_z  F(z) + alpha |[G; I] z|_1     over the coefficients z of standardised columns; coef_ = z / scale
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ class GraphGuided(BaseEstimator):  # type: ignore[misc]
     """A linear model with |z_i - s z_j| penalised along the edges (i, j) of a graph, and |z_i| for every feature."""
 
     alpha: float | None
+    coef_: Any
+    intercept_: Any
     graph: Any
     fit_intercept: bool
     standardize: bool

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize_scalar
+from scipy.sparse import issparse
 from scipy.special import expit
-from sklearn.model_selection import StratifiedKFold
 
 from smadmm.learn.loops import Array
 
 FOLDS = 3
+WRONG = 1e-3  # share of wrong labels: no probability of a finite sample is exactly 1
 
 
 def probabilities(scores: Array, slope: float) -> Array:
@@ -25,27 +26,35 @@ def probabilities(scores: Array, slope: float) -> Array:
     return np.hstack([1 - p, p]) if scores.shape[1] == 1 else np.asarray(p / p.sum(axis=1, keepdims=True))
 
 
-def out_of_fold(y: Any, scores: Callable[[Any, Any], Array], seed: int) -> Array | None:
-    """scores(train, test) of every row from a model that did not see it; None if a class is too small to be split."""
-    labels = np.unique(y, return_inverse=True)[1]
-    if np.bincount(labels).min() < FOLDS:
-        return None
-    parts = list(StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(labels, labels))
-    found = [scores(train, test) for train, test in parts]
-    out = np.empty((len(labels), found[0].shape[1]))
-    for (_, test), part in zip(parts, found, strict=True):
-        out[test] = part
+def out_of_fold(X: Any, y: Any, scores: Callable[[Any, Any], Array], seed: int) -> Array | None:
+    """scores(train, test) of every row from a model that did not see it; None if a class is too small to be split.
+
+    Equal rows are in the same fold, in whatever order rows come: a row of weight w counts as w rows.
+    """
+    direction = np.random.default_rng(seed).standard_normal(X.shape[1])
+    key = X @ direction if issparse(X) else np.einsum("ij,j->i", X, direction)
+    fold = np.empty(len(y), dtype=np.int64)
+    for label in np.unique(y):
+        rank = np.unique(key[y == label], return_inverse=True)[1]
+        if rank.max() < FOLDS - 1:
+            return None
+        fold[y == label] = rank % FOLDS
+    parts = [scores(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(FOLDS)]
+    out = np.empty((len(y), parts[0].shape[1]))
+    for k, part in enumerate(parts):
+        out[fold == k] = part
     return out
 
 
 def fitted_slope(scores: Array, number: Any, weight: Array) -> float:
-    """The slope with the smallest log-loss; `number`: the class of each row. One wrong row in n + 2 is assumed."""
-    scale = max(float(np.abs(scores).mean()), 1e-300)
-    share = 1 / (len(number) + 2)
+    """The slope with the smallest log-loss; `number`: the class of each row, of which a share is taken as wrong."""
+    scale = max(float(np.average(np.abs(scores).mean(axis=1), weights=weight)), 1e-300)
 
     def loss(log_slope: float) -> float:
         p = probabilities(scores, np.exp(log_slope) / scale)
-        own = np.clip((1 - share) * p[np.arange(len(number)), number] + share / p.shape[1], 1e-300, 1.0)
+        own = np.clip((1 - WRONG) * p[np.arange(len(number)), number] + WRONG / p.shape[1], 1e-300, 1.0)
         return -float(weight @ np.log(own))
 
-    return float(np.exp(minimize_scalar(loss, bounds=(-7.0, 7.0), method="bounded").x) / scale)
+    return float(
+        np.exp(minimize_scalar(loss, bounds=(-7.0, 7.0), method="bounded", options={"xatol": 1e-10}).x) / scale
+    )

@@ -39,7 +39,11 @@ class OnlineFit:
         if self.scaled:
             variance = columns.squares / columns.rows - (columns.total / columns.rows) ** 2
             self.scale = np.where(variance > 0, np.sqrt(np.maximum(variance, 0.0)), 1.0)
-        A = csr_array(self.A @ diags_array(np.append(self.scale, np.ones(self.intercept)))) if self.scaled else self.A
+        A = (
+            csr_array(self.A @ diags_array(np.append(self.scale, np.ones(int(self.intercept)))))
+            if self.scaled
+            else self.A
+        )
         lam1 = float(np.sqrt(len(self.scale) / A.nnz)) / columns.rows if self.alpha is None else self.alpha
         for rows, loss in self._parts(target):
             part = (X[rows], target[rows], weight[rows])

@@ -18,7 +18,7 @@ from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from tqdm import tqdm
 
 from smadmm.arguments import one_of
@@ -125,7 +125,7 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
         rest = {"intercept": bool(self.fit_intercept), "shuffled": shuffled}
         mean_one = weight / weight.mean()
         tasks = [Task(X, target, mean_one, A, 0.0, self.loss, **rest) for target in self._signs(y)]
-        self.alpha_ = self._choose_alpha(tasks, float(weight.sum()), seed)
+        self.alpha_ = self._choose_alpha(tasks, float(weight.sum()), kept, seed)
         tasks = [replace(task, lam1=self.alpha_) for task in tasks]
         fits = self._fit_all(tasks, seed)
         self._keep_unknowns(np.stack([fit.x for fit in fits]))
@@ -134,14 +134,15 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
         self._online: list[OnlineFit] | None = None
         return self
 
-    def _choose_alpha(self, tasks: list[Task], rows: float, seed: int) -> float:
+    def _choose_alpha(self, tasks: list[Task], rows: float, kept: Any, seed: int) -> float:
         return self._weight_of_penalty(rows, tasks[0].A)
 
     def _fit_all(self, tasks: list[Task], seed: int) -> list[Fit]:
         starts = self._starts(len(tasks)) if self.warm_start else [None] * len(tasks)
         self._softmax = self._is_softmax(tasks[0].size)
         if self._softmax:
-            start = None if starts[0] is None else Point(np.concatenate(starts), np.zeros(len(tasks) * tasks[0].A.shape[0]))  # type: ignore[arg-type]
+            given = [x for x in starts if x is not None]
+            start = Point(np.concatenate(given), np.zeros(len(tasks) * tasks[0].A.shape[0])) if given else None
             return fit_softmax(tasks, strict(self.tol, self.alpha_), self.max_epochs, start)[0]
         columns = column_sums(tasks[0].X, tasks[0].weight)
         total = len(tasks) * (self.max_epochs or PASSES)
@@ -176,7 +177,7 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
             d = self.n_features_in_
             return np.stack([first.X[test] @ fit.x[:d] + fit.x[d:].sum() for fit in fits], axis=1)
 
-        found = out_of_fold(y, scores, seed)
+        found = out_of_fold(first.X, y, scores, seed)
         number = np.searchsorted(self.classes_, y)
         return 1.0 if found is None else fitted_slope(found, number, first.weight)
 
@@ -195,11 +196,12 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
         """Class probabilities: the softmax of the scores, or those of `calibration_`, scaled to sum to 1."""
         scores = self._scores(X)
         if self._softmax:
-            return np.exp(log_softmax(scores, axis=1))
+            return np.asarray(np.exp(log_softmax(scores, axis=1)))
         return probabilities(scores, self.calibration_)
 
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
         """The logarithm of the class probabilities."""
+        check_is_fitted(self)
         if self._softmax:
             return np.asarray(log_softmax(self._scores(X), axis=1))
         return np.log(np.maximum(self.predict_proba(X), np.finfo(float).tiny))
@@ -222,8 +224,8 @@ class GraphGuidedClassifier(_Classifier):
         precision matrix, a networkx graph, None (plain l1), or Rows(G) for a matrix G of your own.
     loss : "logistic", "sigmoid" (bounded, robust to wrong labels) or "squared_hinge".
     solver : "auto" sets itself and answers with the minimiser; Auto(exact=False) answers with the average of stochastic
-        iterates, Auto(momentum=True, exact=False) ends with STORM. For comparisons: a published method by name ("smadmm",
-        "sadmm", "svrg", "saga", "spider", "asvrg"), or Published(...) with step, penalty, batch size.
+        iterates, Auto(momentum=True, exact=False) ends with STORM. For comparisons: a published method by name
+        ("smadmm", "sadmm", "svrg", "saga", "spider", "asvrg"), or Published(...) with step, penalty, batch size.
     multi_class : "multinomial" (softmax; logistic loss, up to 1500 unknowns, else one against the rest) or "ovr".
     fit_intercept : whether there is an unpenalised intercept.
     standardize : whether columns are brought to mean 0 (not sparse ones) and variance 1 for the fit. Ties then hold

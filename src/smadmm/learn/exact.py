@@ -6,9 +6,9 @@ Newton: F is modelled by 1/2 x'Hx - c'x. ADMM on the model, min 1/2 x'Hx - c'x +
 
     x = (H + rho A'A)^-1 (c + A'(rho y - mu)),   v = mu + rho A x,   mu = clip(v, -alpha, alpha),   y = (v - mu)/rho,
 
-says by the exact zeros of y on which face the answer lies: features whose coefficients vanish or are tied. There x = Z u
-with a signed membership matrix Z, |A x|_1 is linear, and one linear system gives the minimiser of the model. A line search
-on the objective follows. mu certifies the point: dist^2(0, dL) = |grad F + A'mu|^2 + dist^2(mu, alpha d|Ax|_1).
+says by the exact zeros of y on which face the answer lies: coefficients that vanish or are tied. There x = Z u with a
+signed membership matrix Z, |A x|_1 is linear, and one linear system gives the minimiser of the model. A line search on
+the objective follows. mu certifies the point: dist^2(0, dL) = |grad F + A'mu|^2 + dist^2(mu, alpha d|Ax|_1).
 
 Many features: the problem is solved on a working set W without the edges that leave W. The answer is that of the whole
 problem when the multipliers balance grad F outside W, too, and every neighbour of a non-zero coefficient is in W.
@@ -30,8 +30,15 @@ from smadmm.learn.pointwise import Array, PointLoss
 
 LARGEST = 600  # unknowns of a Newton system
 HESSIAN_ROWS = 20_000  # rows that make up a Hessian at the least
-OUTER, INNER, BALANCING, CHECKED = 100, 400, 200, 20  # Newton steps; iterations on the model and on mu; checked this often
+OUTER, INNER, BALANCING, CHECKED = (
+    100,
+    400,
+    200,
+    20,
+)  # Newton steps; iterations on the model and on mu; checked this often
 RELAXED = 1.6
+SHARPENING = 3
+DENSE = 20_000  # entries of A
 DESCENT = 20  # iterations of L-BFGS
 
 
@@ -143,6 +150,12 @@ def _inverse(H: Array, gram: Array, rho: float) -> Array:
 Seen = Callable[[Point], None]
 
 
+def _quick(A: Any, AT: Any) -> tuple[Any, Any]:
+    """A and A', dense if they are so small that calls cost more than products."""
+    small = A.shape[0] * A.shape[1] <= DENSE
+    return (A.toarray(), AT.toarray()) if small else (A, AT)
+
+
 class _Quadratic:
     """1/2 x'Hx - c'x + alpha |A x|_1."""
 
@@ -155,7 +168,7 @@ class _Quadratic:
 
     def admm(self, x: Array, mu: Array, rho: float, accuracy: float) -> tuple[Array, Array, Array, float]:
         """x, y, mu and a rho that balances the residuals; ends when both residuals are below the accuracy."""
-        A, AT, alpha = self.A, self.AT, self.alpha
+        (A, AT), alpha = _quick(self.A, self.AT), self.alpha
         y = A @ x
         rho = rho or float(np.sqrt(np.diag(self.H).mean() * alpha / max(np.abs(y).max(initial=0.0), 1e-2)))
         M = _inverse(self.H, self.gram, rho)
@@ -212,10 +225,11 @@ def _certify(A: Any, alpha: float, point: Point, g: Array, aim: float, most: int
     Where A x is not zero, it says what mu is. Elsewhere |grad F + A'mu|^2 falls by accelerated projected steps.
     """
     Ax = A @ point.x
-    AT, size = A.T.tocsr(), abs(A)
+    size = abs(A)
     fixed = Ax != 0
     mu = np.where(fixed, alpha * np.sign(Ax), np.clip(point.mu, -alpha, alpha))
     step = np.where(fixed, 0.0, 1 / np.maximum(size @ (size.T @ np.ones(len(mu))), 1e-300))
+    A, AT = _quick(A, A.T.tocsr())
     ahead, momentum = mu, 1.0
     for iteration in range(most + 1):
         if iteration % 10 == 0:
@@ -258,7 +272,29 @@ def newton(
         point.steps, point.sfo = point.steps + 1, point.sfo + model.n + rows
         _certify(A, alpha, point, g, tol)
         seen(point)
+    _sharpen(model, A, alpha, point, margins)
     return point
+
+
+def _sharpen(model: Model, A: Any, alpha: float, point: Point, margins: Array) -> None:
+    """Newton steps on the face of x, as long as the gradient there falls: the last digits, for few of the costs."""
+    Ax = A @ point.x
+    Z, mu = faces(A, Ax == 0), alpha * np.sign(Ax)
+    best = Z.T @ (model.gradient(margins) + A.T @ mu)
+    for _ in range(SHARPENING):
+        H = model.hessian(margins)[0]
+        on_face = Z.T @ (Z.T @ H).T
+        on_face[np.diag_indices_from(on_face)] += 1e-12 * np.trace(on_face) / max(len(on_face), 1) + 1e-300
+        x = point.x - Z @ np.linalg.solve(on_face, best)
+        z = model.margins(x)
+        g = model.gradient(z)
+        rest = Z.T @ (g + A.T @ mu)
+        if not np.linalg.norm(rest) < 0.5 * np.linalg.norm(best) or (np.sign(A @ x) != np.sign(Ax)).any():
+            break
+        point.x, margins, best, point.sfo = x, z, rest, point.sfo + 2 * model.n
+        point.objective = model.value(z) + float(mu @ (A @ x))
+        point.mu = np.where(Ax != 0, mu, point.mu)
+        point.gradient = float(np.sum((g + A.T @ point.mu) ** 2))
 
 
 def solve(

@@ -44,9 +44,7 @@ class Rows:
     matrix: Any
 
 
-def feature_graph(
-    graph: Any, X: Any, random_state: Any = None, sample_weight: Any = None, names: Any = None
-) -> Any:
+def feature_graph(graph: Any, X: Any, random_state: Any = None, sample_weight: Any = None, names: Any = None) -> Any:
     """G as a CSR matrix with one row per edge, of shape (edges, features); without edges it has no rows.
 
     `graph`: "glasso", "knn", "chain", None (no edges), an edge list of pairs (i, j), a networkx graph with the nodes
@@ -84,7 +82,9 @@ def _numbered(graph: Any, names: Any) -> Any:
         return graph
     unknown = next((end for pair in pairs for end in pair if end not in number), None)
     if unknown is not None:
-        raise ValueError(f"edge end {unknown!r} is not the name of a feature; there are {', '.join(map(str, names[:10]))}")
+        raise ValueError(
+            f"edge end {unknown!r} is not the name of a feature; there are {', '.join(map(str, names[:10]))}"
+        )
     return [(number[i], number[j]) for i, j in pairs]
 
 

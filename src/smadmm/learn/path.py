@@ -1,26 +1,28 @@
 """The weight of the penalty by cross-validation along a path.
 
-The path begins at alpha = |grad F(0)|_inf, where all coefficients are zero (F at the best intercept), and falls by 10^(1/4)
-from step to step; every fit starts at the one before. It ends when the mean held-out loss has been above its minimum for five steps and
-by more than a standard error, or after eight steps without a new minimum, or six decades below its beginning. The answer is the alpha of
-the smallest mean loss, or by the one-standard-error rule the largest alpha whose mean is within a standard error of it.
+The path begins at alpha = |grad F(0)|_inf, where all coefficients are zero (F at the best intercept), and falls by
+10^(1/4) from step to step; every fit starts at the one before. It ends when the mean held-out loss has been above its
+minimum for five steps and by more than a standard error, or after eight steps without a new minimum, or six decades
+below its beginning. The answer is the alpha of the smallest mean loss, or by the one-standard-error rule the largest
+alpha whose mean is within a standard error of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import numbers
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.special import log_softmax
-from sklearn.model_selection import check_cv
+from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 
 from smadmm.extras import needs
 from smadmm.learn.answers import fit_exact, fit_softmax
 from smadmm.learn.classifier import _Classifier, rows_of
 from smadmm.learn.exact import Model, Point
-from smadmm.learn.loops import Array, Auto, Task
+from smadmm.learn.loops import Array, Task
 from smadmm.learn.pointwise import CLASSIFICATION, SQUARED, huber, student
 from smadmm.learn.regressor import _Regressor, fit_regression, spread
 from smadmm.learn.scaling import column_sums
@@ -35,7 +37,7 @@ Step = Callable[[float], tuple[Array, float]]  # alpha -> unknowns, one row per 
 
 @dataclass(frozen=True)
 class Path:
-    """Alphas from large to small; losses (alphas, folds) held out; unknowns (alphas, problems, unknowns) of all rows."""
+    """Alphas from large to small; held-out losses (alphas, folds); unknowns of all rows (alphas, problems, unknowns)."""
 
     alphas: Array
     losses: Array
@@ -66,7 +68,7 @@ class Path:
 def follow_path(folds: Sequence[Step], everything: Step, highest: float, alphas: Any = None) -> Path:
     """All folds down the path, step by step."""
     given = np.sort(np.asarray(alphas, dtype=float))[::-1] if alphas is not None else None
-    grid = highest * FALL ** np.arange(4 * DECADES + 1) if given is None else given
+    grid: Any = highest * FALL ** np.arange(4 * DECADES + 1) if given is None else given
     losses: list[list[float]] = []
     for alpha in grid:
         losses.append([fold(float(alpha))[1] for fold in folds])
@@ -99,6 +101,7 @@ class _Plotted:
 
     path_: Path
     alpha_: float
+    n_features_in_: int
 
     def path_plot(self) -> Any:
         """Coefficients (of the first problem) and held-out loss along the path, as a matplotlib figure."""
@@ -108,7 +111,7 @@ class _Plotted:
         figure = Figure(figsize=(7, 6), layout="constrained")
         top, bottom = figure.subplots(2, 1, sharex=True)
         path = self.path_
-        coef = path.unknowns[:, 0, : self.n_features_in_]  # type: ignore[attr-defined]
+        coef = path.unknowns[:, 0, : self.n_features_in_]
         names = getattr(self, "feature_names_in_", [str(j) for j in range(coef.shape[1])])
         top.plot(path.alphas, coef, linewidth=1)
         for j in np.argsort(-np.abs(coef[-1]), kind="stable")[:10]:
@@ -173,12 +176,14 @@ class GraphGuidedClassifierCV(_Plotted, _Classifier):
 
     warm_start = False
 
-    def _choose_alpha(self, tasks: list[Task], rows: float, seed: int) -> float:
+    def _choose_alpha(self, tasks: list[Task], rows: float, kept: Any, seed: int) -> float:
         number = np.zeros(len(tasks[0].target)) if len(tasks) > 1 else tasks[0].target
         for k, task in enumerate(tasks[1:], 1):
             number = np.where(task.target > 0, k, number)
-        splits = _splits(self.cv, tasks[0].X, number, seed)
-        steps = [self._steps([rows_of(t, train) for t in tasks], [rows_of(t, test) for t in tasks]) for train, test in splits]
+        splits = _splits(self.cv, number, kept, seed)
+        steps = [
+            self._steps([rows_of(t, train) for t in tasks], [rows_of(t, test) for t in tasks]) for train, test in splits
+        ]
         highest = max(highest_alpha(_model(task)) for task in tasks)
         self.path_ = follow_path(steps, self._steps(tasks, tasks), highest, self.alphas)
         return self.path_.chosen(self.one_standard_error)
@@ -193,7 +198,9 @@ class GraphGuidedClassifierCV(_Plotted, _Classifier):
             if softmax:
                 fits, starts[0] = fit_softmax(tasks, tol, self.max_epochs, starts[0])
             else:
-                both = [fit_exact(t, columns, self.max_epochs, tol, start=s) for t, s in zip(tasks, starts, strict=True)]
+                both = [
+                    fit_exact(t, columns, self.max_epochs, tol, start=s) for t, s in zip(tasks, starts, strict=True)
+                ]
                 fits, starts[:] = [fit for fit, _ in both], [point for _, point in both]
             x = np.stack([fit.x for fit in fits])
             margins = np.stack([_model(task).margins(row) for task, row in zip(held_out, x, strict=True)], axis=1)
@@ -213,16 +220,16 @@ def _held_out_loss(tasks: list[Task], margins: Array, softmax: bool) -> float:
     return sum(_model(task).value(margins[:, k]) for k, task in enumerate(tasks))
 
 
-def _splits(cv: Any, X: Any, y: Array, seed: int, classifier: bool = True) -> list[tuple[Any, Any]]:
-    """The folds; those of a number are shuffled."""
-    checked = check_cv(cv, y, classifier=classifier)
-    if isinstance(cv, int):
-        if classifier:
-            smallest = int(np.unique(y, return_counts=True)[1].min())
-            checked = type(checked)(max(2, min(cv, smallest)), shuffle=True, random_state=seed)
-        else:
-            checked = type(checked)(max(2, min(cv, len(y))), shuffle=True, random_state=seed)
-    return list(checked.split(np.zeros((len(y), 1)), y))
+def _splits(cv: Any, y: Array, kept: Any, seed: int, classifier: bool = True) -> list[tuple[Any, Any]]:
+    """The folds: shuffled if only their number is given; given ones without the rows that were left out."""
+    if isinstance(cv, numbers.Integral):
+        smallest = int(np.unique(y, return_counts=True)[1].min()) if classifier else len(y)
+        kind = StratifiedKFold if classifier else KFold
+        return list(kind(max(2, min(int(cv), smallest)), shuffle=True, random_state=seed).split(y, y))
+    if isinstance(cv, Iterable):
+        number = np.cumsum(kept) - 1
+        return [tuple(number[np.asarray(rows)[kept[rows]]] for rows in split) for split in cv]
+    return list(check_cv(cv, y, classifier=classifier).split(np.zeros((len(y), 1)), y))
 
 
 class GraphGuidedRegressorCV(_Plotted, _Regressor):
@@ -260,10 +267,10 @@ class GraphGuidedRegressorCV(_Plotted, _Regressor):
         self.tol = tol
         self.random_state = random_state
 
-    def _choose_alpha(self, model: Model, A: Any, rows: float, seed: int) -> float:
+    def _choose_alpha(self, model: Model, A: Any, rows: float, kept: Any, seed: int) -> float:
         named = {"squared": lambda scale: SQUARED, "huber": huber, "student": student}
         measure = named[self.loss](0.5 * spread(model.target, model.weight))
-        splits = _splits(self.cv, model.X, model.target, seed, classifier=False)
+        splits = _splits(self.cv, model.target, kept, seed, classifier=False)
         parts = [(_part(model, train), _part(model, test)) for train, test in splits]
         steps = [self._steps(train, replace(test, loss=measure), A) for train, test in parts]
         start = model if self.loss == "squared" else replace(model, loss=huber(spread(model.target, model.weight)))

@@ -7,8 +7,8 @@
     huber          1/2 r^2 for |r| <= d, else d |r| - d^2/2,  r = z - b,  d = 1.345 s
     student        2 s^2 log(1 + r^2 / (3 s^2))            nonconvex, t distribution with 3 degrees of freedom
 
-`curvature` is that of a convex model: where the loss is nonconvex, the positive slope / r of its quadratic majoriser, or
-zero. s is the scale of the residuals.
+`curvature` is that of a convex model; for student and the tails of huber that of the quadratic majoriser, slope / r.
+s is the scale of the residuals.
 """
 
 from __future__ import annotations
@@ -51,13 +51,11 @@ def _sigmoid_curvature(z: Array, b: Array) -> Array:
 
 
 CLASSIFICATION = {
-    "logistic": PointLoss(
-        lambda z, b: np.logaddexp(0.0, -b * z), lambda z, b: -b * expit(-b * z), _logistic_curvature
-    ),
+    "logistic": PointLoss(lambda z, b: np.logaddexp(0.0, -b * z), lambda z, b: -b * expit(-b * z), _logistic_curvature),
     "squared_hinge": PointLoss(
         lambda z, b: np.maximum(0.0, 1 - b * z) ** 2,
         lambda z, b: -2 * b * np.maximum(0.0, 1 - b * z),
-        lambda z, b: 2.0 * (b * z < 1),
+        lambda z, b: np.where(b * z < 1, 2.0, 0.0),
     ),
     "sigmoid": PointLoss(lambda z, b: expit(-b * z), _sigmoid_slope, _sigmoid_curvature),
 }

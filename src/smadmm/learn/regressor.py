@@ -2,10 +2,10 @@
 
     min_z  1/N sum_i w_i l((a_i'z + z_0 - b_i) / t) + alpha |[G; I] z|_1
 
-over the coefficients z of standardised columns and targets in units of t: their standard deviation, or for the robust losses
-1.4826 times their median absolute deviation. Huber's and Student's loss take the scale of the residuals from the data: Huber
-fits and the median absolute residual in turn, until it stays. Student's loss is nonconvex, and ignores far outliers; it starts
-where Huber's ends.
+over the coefficients z of standardised columns and targets in units of t: their standard deviation, or for the robust
+losses 1.4826 times their median absolute deviation. Huber's and Student's loss take the scale of the residuals from the
+data: Huber fits and the median absolute residual in turn, until it stays. Student's loss is nonconvex and ignores far
+outliers; it starts where Huber's ends.
 """
 
 from __future__ import annotations
@@ -78,9 +78,7 @@ class _Regressor(RegressorMixin, GraphGuided):  # type: ignore[misc]
         """Fit from the start, or from the last coefficients with warm_start."""
         one_of("loss", self.loss, LOSSES)
         self._check_penalty(self.max_epochs)
-        X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", y_numeric=True
-        )
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", y_numeric=True)
         y = np.asarray(y, dtype=np.float64)
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         kept = weight > 0
@@ -90,7 +88,7 @@ class _Regressor(RegressorMixin, GraphGuided):  # type: ignore[misc]
         centre, unit = self._target_scale(y, weight)
         model = Model(X, (y - centre) / unit, weight / weight.mean(), SQUARED, bool(self.fit_intercept))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.alpha_ = self._choose_alpha(model, A, float(weight.sum()), seed)
+        self.alpha_ = self._choose_alpha(model, A, float(weight.sum()), kept, seed)
         tol = strict(self.tol, self.alpha_)
         fit, _, scale = fit_regression(model, A, self.alpha_, self.loss, tol, self.max_epochs, self._start(A))
         self._keep_unknowns(fit.x[None])
@@ -110,7 +108,7 @@ class _Regressor(RegressorMixin, GraphGuided):  # type: ignore[misc]
         unit = spread(rest, weight) if robust else float(np.sqrt(np.average(rest**2, weights=weight)))
         return centre, unit if unit > 1e-12 * abs(middle) else 1.0
 
-    def _choose_alpha(self, model: Model, A: Any, rows: float, seed: int) -> float:
+    def _choose_alpha(self, model: Model, A: Any, rows: float, kept: Any, seed: int) -> float:
         return self._weight_of_penalty(rows, A)
 
     def _start(self, A: Any) -> Point | None:
@@ -131,14 +129,15 @@ class GraphGuidedRegressor(_Regressor):
 
     Parameters
     ----------
-    alpha : weight of the penalty, for standardised columns and targets; None is 1 / (rows sqrt(k)), k penalties per feature.
+    alpha : weight of the penalty, for standardised columns and targets; None is 1 / (rows sqrt(k)), k penalties per
+        feature.
     graph : as for GraphGuidedClassifier.
     loss : "squared", "huber" or "student" (robust; nonconvex).
     fit_intercept, standardize, max_epochs, tol, warm_start, random_state : as for GraphGuidedClassifier; standardize is
         about the targets, too.
 
-    After fit: `coef_`, `intercept_` in the units of X and y; `scale_` of the residuals; `coef_standardized_`, `groups_`,
-    `n_nonzero_`, `alpha_`, `graph_`, `certificate_` as for GraphGuidedClassifier.
+    After fit: `coef_`, `intercept_` in the units of X and y; `scale_` of the residuals; `coef_standardized_`,
+    `groups_`, `n_nonzero_`, `alpha_`, `graph_`, `certificate_` as for GraphGuidedClassifier.
     """
 
     def __init__(
