@@ -295,13 +295,12 @@ class GraphGuidedClassifier(_Classifier):
         if getattr(self, "_online", None) is None:
             self._begin_stream(X, weight)
         assert self._online is not None
-        X = X if issparse(X) else X - self._standard.mean
-        kept = weight > 0
+        X, kept = self._first.apply(X), weight > 0
         for online, target in zip(self._online, self._signs(y), strict=True):
             if kept.any():
                 online.update(X[kept], target[kept], weight[kept])
         scale = self._online[0].scale
-        self._standard = Standard(self._standard.mean, scale)
+        self._standard = Standard(self._first.mean, self._first.scale * scale)
         unknowns = np.stack([online.x for online in self._online])
         unknowns[:, : X.shape[1]] *= scale
         self._keep_unknowns(unknowns)
@@ -310,16 +309,20 @@ class GraphGuidedClassifier(_Classifier):
         return self
 
     def _begin_stream(self, X: Any, weight: Array) -> None:
-        """The graph and the shift of the columns, from the first chunk."""
+        """The graph and the columns' first means and scales, from the first chunk; later chunks correct the scales."""
         d, count = X.shape[1], 1 if len(self.classes_) == 2 else len(self.classes_)
-        mean = np.zeros(d)
-        if self.standardize and self.fit_intercept and not issparse(X):
-            mean = np.average(X, axis=0, weights=weight if weight.any() else None)
+        kept = weight > 0
+        fitted = getattr(self, "coef_", None) is not None
+        if not fitted:
+            standard = self.standardize and kept.any()
+            centred = bool(self.fit_intercept)
+            self._standard = Standard.of(X[kept], weight[kept], centred) if standard else Standard.none(d)
         A = self._constraint(X, weight)
-        self._standard = Standard(mean, np.ones(d))
+        self._first = self._standard
         options = (bool(self.fit_intercept), bool(self.standardize))
         starts = self._starts(count)
-        self._online = [OnlineFit(A, self.alpha, self.loss, *options, start) for start in starts]
+        alpha = self.alpha_ if fitted else self.alpha
+        self._online = [OnlineFit(A, alpha, self.loss, *options, start) for start in starts]
         self._softmax, self.calibration_ = False, 1.0
 
     def _known_classes(self, classes: Any) -> Any:
