@@ -149,7 +149,9 @@ def test_units_do_not_matter(data):
     X, y, X_test, _ = data
     factor, offset = 10.0 ** np.arange(-6, 6), np.where(np.arange(12) % 3 == 0, 1e6, 0.0) * 10.0 ** np.arange(-6, 6)
     plain, moved = quick().fit(X, y), quick().fit(X * factor + offset, y)
-    np.testing.assert_allclose(moved.decision_function(X_test * factor + offset), plain.decision_function(X_test), atol=1e-4)
+    np.testing.assert_allclose(
+        moved.decision_function(X_test * factor + offset), plain.decision_function(X_test), atol=1e-4
+    )
     np.testing.assert_array_equal(moved.groups_, plain.groups_)
     stream = quick().partial_fit(X * factor + offset, y, classes=[0, 1])
     assert stream.score(X_test * factor + offset, data[3]) > 0.8
@@ -211,9 +213,7 @@ def test_weights():
     X, y = make_classification(200, 6, weights=[0.9], random_state=0)
     plain, balanced = (quick(class_weight=w).fit(X, y) for w in (None, "balanced"))
     assert balanced.predict(X).mean() > plain.predict(X).mean()
-    by_hand = quick().fit(
-        X, y, sample_weight=np.where(y == 1, 100 / (y == 1).sum(), 100 / (y == 0).sum())
-    )
+    by_hand = quick().fit(X, y, sample_weight=np.where(y == 1, 100 / (y == 1).sum(), 100 / (y == 0).sum()))
     np.testing.assert_allclose(by_hand.coef_, balanced.coef_, rtol=1e-6, atol=1e-9)
 
 

@@ -37,7 +37,7 @@ Step = Callable[[float], tuple[Array, float]]  # alpha -> unknowns, one row per 
 
 @dataclass(frozen=True)
 class Path:
-    """Alphas from large to small, held-out losses (alphas, folds), unknowns of all rows (alphas, problems, unknowns)."""
+    """Alphas from large to small; losses held out (alphas, folds); unknowns of all rows (alphas, problems, size)."""
 
     alphas: Array
     losses: Array
