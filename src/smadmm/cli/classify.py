@@ -117,7 +117,7 @@ def _fit(model: Any, train: Dataset, held_out: Dataset | None, folder: Path | No
     if held_out is not None:
         yield f"accuracy on {held_out.name} {model.score(held_out.X, held_out.y):.4f}"
     zeros, groups = model.coef_.size - model.n_nonzero_, sum(len(np.unique(row[row > 0])) for row in model.groups_)
-    yield f"{zeros} of {model.coef_.size} coefficients are zero, the rest have {groups} values; alpha {model.alpha_:.3g}"
+    yield f"{zeros} of {model.coef_.size} coefficients are zero, others have {groups} values; alpha {model.alpha_:.3g}"
     yield f"{model.n_iter_} passes, {model.sfo_} sample gradients"
     yield from _findings(model)
     if folder is not None:
