@@ -164,8 +164,8 @@ def chapter(results):
     yield "# Default classifiers on small tables\n"
     yield "Made by `python benchmarks/tabular.py`; its docstring says what is compared. Means of 5 splits."
     yield "skglm is not among the rivals."
-    yield "The rule for the default weight of our penalty was chosen with splits of scikit-learn's and the LIBSVM sets, so"
-    yield "that their rows are no clean test of it; the generated sets are new, drawn with other seeds.\n"
+    yield "The rule for the default weight of our penalty was chosen with splits of scikit-learn's and the LIBSVM sets,"
+    yield "so that their rows are no clean test of it; the generated sets are new, drawn with other seeds.\n"
     for measure, best in (("accuracy", max), ("AUC", max), ("log-loss", min), ("non-zeros", min), ("seconds", min)):
         k = MEASURES.index(measure)
         digits = {"accuracy": 3, "AUC": 4, "log-loss": 3, "non-zeros": 0, "seconds": 3}[measure]

@@ -60,7 +60,7 @@ def fit_point(model: Model, task: Task, tol: float, steps: int, start: Point | N
         convex = replace(model, loss=CLASSIFICATION["logistic"])
         point = replace(solve(convex, task.A, task.lam1, point, tol, steps=3), rho=0.0)
         point = Point(point.x, np.zeros_like(point.mu))
-    return solve(model, task.A, task.lam1, point, tol, steps, seen)
+    return solve(model, task.A, task.lam1, point, tol, steps=steps, seen=seen)
 
 
 def fit_exact(
@@ -82,7 +82,9 @@ def fit_exact(
         if task.size <= LARGEST or point.certificate <= tol:
             return fit_of(point, diary), point
         diary.spent += point.sfo
-    long = fit_auto(task, columns, passes, tol, seed, start=None if start is None else start.x, report=report)
+    long = fit_auto(
+        task, columns, passes, tol, seed, start=None if start is None else start.x, convex_pass=True, report=report
+    )
     diary.spent += long.sfo
     average = Point(long.x, -long.lam, 0.0, long.history["objective"][-1], long.history["certificate"][-1], 0.0)
     average.steps = long.passes
@@ -139,7 +141,9 @@ def fit_softmax(
     label = np.argmax(np.stack([task.target for task in tasks]), axis=0).astype(np.float64)
     model = Softmax(first.X, label, first.weight, CLASSIFICATION["logistic"], first.intercept, classes=classes)
     A = csr_array(block_diag([first.A] * classes, format="csr"))
-    point = newton(model, A, first.lam1, zero_point(A) if start is None else start, tol, steps or OUTER, diary.seen)
+    point = newton(
+        model, A, first.lam1, zero_point(A) if start is None else start, tol, steps=steps or OUTER, seen=diary.seen
+    )
     if first.intercept:  # all may move together
         point.x.reshape(classes, -1)[:, -1] -= point.x.reshape(classes, -1)[:, -1].mean()
     whole = fit_of(point, diary)

@@ -159,7 +159,15 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
         if isinstance(solver, Auto):
             momentum = solver.momentum
             return fit_auto(
-                task, columns, self.max_epochs, self.tol, seed, start=start, momentum=momentum, report=report
+                task,
+                columns,
+                self.max_epochs,
+                self.tol,
+                seed,
+                start=start,
+                momentum=momentum,
+                convex_pass=True,
+                report=report,
             )
         method = solver if isinstance(solver, Published) else Published.from_data(solver, task)
         return fit_published(task, method, self.max_epochs or PASSES, self.tol, seed, report)

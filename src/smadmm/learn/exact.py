@@ -302,7 +302,7 @@ def solve(
 ) -> Point:
     """The minimiser; with more than LARGEST unknowns by a working set, which may end before it is found."""
     if A.shape[1] <= LARGEST:
-        return newton(model, A, alpha, start, tol, steps, seen)
+        return newton(model, A, alpha, start, tol, steps=steps, seen=seen)
     d = model.X.shape[1]
     neighbours = csr_array(abs(A[:, :d]).T @ abs(A[:, :d]))
     point, chosen, spent = replace(start), np.zeros(d, dtype=bool), 0

@@ -52,18 +52,18 @@ def fit_regression(
     """The fit, its point to start the next one from, and the scale of the residuals."""
     diary, point = Diary(), zero_point(A) if start is None else start
     if loss == "squared":
-        point = solve(replace(model, loss=SQUARED), A, alpha, point, tol, steps or OUTER, diary.seen)
+        point = solve(replace(model, loss=SQUARED), A, alpha, point, tol, steps=steps or OUTER, seen=diary.seen)
         residual = model.margins(point.x) - model.target
         return fit_of(point, diary), point, float(np.sqrt(np.average(residual**2, weights=model.weight)))
     scale = spread(model.margins(point.x) - model.target, model.weight)
     for _ in range(ROUNDS):
-        point = solve(replace(model, loss=huber(scale)), A, alpha, point, tol, steps or OUTER, diary.seen)
+        point = solve(replace(model, loss=huber(scale)), A, alpha, point, tol, steps=steps or OUTER, seen=diary.seen)
         diary.spent += point.sfo
         before, scale = scale, spread(model.margins(point.x) - model.target, model.weight)
         if abs(scale - before) <= STEADY * before:
             break
     last = huber(scale) if loss == "huber" else student(scale)
-    point = solve(replace(model, loss=last), A, alpha, point, tol, steps or OUTER, diary.seen)
+    point = solve(replace(model, loss=last), A, alpha, point, tol, steps=steps or OUTER, seen=diary.seen)
     return fit_of(point, diary), point, scale
 
 
