@@ -372,6 +372,7 @@ def test_regression(loss):
     assert (moved.score(X, y) > model.score(X, y) - 0.03) == (loss != "squared")
 
 
+@pytest.mark.slow
 def test_the_weight_of_the_penalty_by_cross_validation():
     """The path begins at zero, its ends come from the data; the one-error rule takes no smaller weight."""
     rng = np.random.default_rng(0)
