@@ -8,18 +8,43 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
-from sklearn.datasets import make_classification
+from sklearn.datasets import load_diabetes, load_wine, make_classification
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import Lasso
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from smadmm import Diverged
-from smadmm.learn import Auto, GraphGuidedClassifier, Published, Rows, signed_adjacency
+from smadmm.learn import (
+    Auto,
+    GraphGuidedClassifier,
+    GraphGuidedClassifierCV,
+    GraphGuidedRegressor,
+    GraphGuidedRegressorCV,
+    Published,
+    Rows,
+    answers,
+    exact,
+    signed_adjacency,
+)
+
+STOCHASTIC = Auto(exact=False)
 
 
 @pytest.mark.slow
-@parametrize_with_checks([GraphGuidedClassifier(), GraphGuidedClassifier(loss="logistic", graph="chain")])
+@parametrize_with_checks(
+    [
+        GraphGuidedClassifier(),
+        GraphGuidedClassifier(loss="squared_hinge", graph="chain"),
+        GraphGuidedRegressor(),
+        GraphGuidedRegressor(loss="huber", graph="chain"),
+        GraphGuidedClassifierCV(alphas=[0.1], cv=2, graph=None),
+        GraphGuidedRegressorCV(alphas=[0.1, 0.01], cv=2),
+    ]
+)
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
@@ -31,10 +56,14 @@ def data():
 
 
 def quick(**options):
-    return GraphGuidedClassifier(**{"max_epochs": 10, "random_state": 0, "graph": "chain", **options})
+    return GraphGuidedClassifier(**{"random_state": 0, "graph": "chain", **options})
 
 
-@pytest.mark.parametrize("solver", ["auto", "smadmm", "sadmm", "svrg", "saga", "spider", "asvrg"])
+def stochastic(**options):
+    return quick(**{"solver": STOCHASTIC, "max_epochs": 10, **options})
+
+
+@pytest.mark.parametrize("solver", [STOCHASTIC, "smadmm", "sadmm", "svrg", "saga", "spider", "asvrg"])
 def test_every_solver_learns(data, solver):
     X, y, X_test, y_test = data
     model = quick(solver=solver, max_epochs=20).fit(X, y)
@@ -49,9 +78,8 @@ def test_every_solver_learns(data, solver):
 def test_losses_and_forms_of_data(data, loss, intercept):
     """Dense, sparse, float32: one answer."""
     X, y, X_test, y_test = data
-    dense = quick(loss=loss, fit_intercept=intercept).fit(X, y)
-    sparse = quick(loss=loss, fit_intercept=intercept).fit(sp.csr_matrix(X), y)
-    single = quick(loss=loss, fit_intercept=intercept).fit(X.astype(np.float32), y)
+    model = quick(loss=loss, fit_intercept=intercept, calibrate=False)
+    dense, sparse, single = (clone(model).fit(M, y) for M in (X, sp.csr_matrix(X), X.astype(np.float32)))
     np.testing.assert_allclose(sparse.coef_, dense.coef_, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(single.coef_, dense.coef_, rtol=0.05, atol=0.05)
     assert dense.score(X_test, y_test) > 0.8 and (dense.intercept_ != 0).all() == intercept
@@ -62,21 +90,76 @@ def test_convex_answer_equals_a_reference():
     from sklearn.linear_model import LogisticRegression
 
     X, y = make_classification(600, 8, n_informative=5, random_state=1)
-    ours = GraphGuidedClassifier(1e-2, graph=None, loss="logistic", fit_intercept=False, max_epochs=200, tol=1e-12)
+    ours = GraphGuidedClassifier(1e-2, graph=None, fit_intercept=False, standardize=False)
     new = tuple(map(int, version("scikit-learn").split(".")[:2])) >= (1, 8)
     l1 = {"l1_ratio": 1} if new else {"penalty": "l1"}
     reference = LogisticRegression(**l1, solver="liblinear", C=1 / (1e-2 * 600), fit_intercept=False, tol=1e-10)
-    np.testing.assert_allclose(ours.set_params(random_state=0).fit(X, y).coef_, reference.fit(X, y).coef_, atol=2e-3)
+    np.testing.assert_allclose(ours.fit(X, y).coef_, reference.fit(X, y).coef_, atol=1e-4)
 
 
 def test_coefficients_are_tied_along_edges():
+    """Exactly; and groups_ says so."""
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((2000, 6))
-    y = X @ [1, 1, 1, -1, -1, -1] + rng.standard_normal(2000) > 0
-    free, tied = (
-        quick(alpha=0.05, loss="logistic", graph=g).fit(X, y).coef_[0] for g in (None, [(0, 1), (1, 2), (3, 4)])
+    X = rng.standard_normal((2000, 7))
+    y = X @ [1, 1, 1, -1, -1, -1, 0] + rng.standard_normal(2000) > 0
+    model = quick(alpha=0.05, graph=[(0, 1), (1, 2), (3, 4)], standardize=False).fit(X, y)
+    coef = model.coef_[0]
+    assert coef[0] == coef[1] == coef[2] != 0 and coef[3] == coef[4] and coef[6] == 0 and model.n_nonzero_ == 6
+    assert model.groups_.tolist() == [[1, 1, 1, 2, 2, 3, 0]]
+    scaled = quick(alpha=0.05, graph=[(0, 1), (1, 2), (3, 4)]).fit(X * [1, 100, 1, 1, 1, 1, 1], y)
+    assert len(set(scaled.coef_standardized_[0, :3])) == 1 and scaled.coef_[0, 0] > 50 * scaled.coef_[0, 1]
+
+
+@pytest.mark.parametrize("graph", ["chain", "glasso", None])
+@pytest.mark.parametrize("alpha", [0.1, 1e-3])
+def test_the_answer_is_that_of_a_convex_solver(graph, alpha):
+    """The objective to 1e-6, the same zeros and the same ties."""
+    cp = pytest.importorskip("cvxpy")
+    X, y = load_wine(return_X_y=True)
+    X, y = StandardScaler().fit_transform(X), np.where(y == 1, 1.0, -1.0)
+    model = quick(alpha=alpha, graph=graph, standardize=False).fit(X, y)
+    A, x, base = sp.vstack([model.graph_, sp.eye_array(13)]), cp.Variable(13), cp.Variable()
+    loss = cp.sum(cp.logistic(-cp.multiply(y, X @ x + base))) / len(y)
+    problem = cp.Problem(cp.Minimize(loss + alpha * cp.norm1(A @ x)))
+    problem.solve(solver="CLARABEL")
+    assert abs(model.history_["objective"][-1] - problem.value) < 1e-6
+    assert np.array_equal(A @ model.coef_[0] == 0, np.abs(A @ x.value) < 1e-5)
+    assert model.certificate_.total <= 1e-10
+
+
+def test_many_features_have_the_same_exact_answer(monkeypatch):
+    """By a working set, and on the face that the stochastic fit found: as by Newton on all of them."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 40))
+    y = X[:, :6].sum(1) + rng.standard_normal(300) > 0
+    whole = quick(alpha=0.03).fit(X, y)
+    monkeypatch.setattr(exact, "LARGEST", 30)
+    monkeypatch.setattr(answers, "LARGEST", 30)
+    part = quick(alpha=0.03).fit(X, y)
+    assert np.array_equal(part.groups_, whole.groups_) and 0 < whole.n_nonzero_ < 30
+    np.testing.assert_allclose(part.coef_, whole.coef_, atol=1e-6)
+    monkeypatch.setattr(answers, "QUICK", 0)
+    found = quick(alpha=0.03).fit(X, y)
+    np.testing.assert_allclose(found.coef_, whole.coef_, atol=1e-6)
+    assert np.array_equal(found.groups_, whole.groups_)
+
+
+def test_units_do_not_matter(data):
+    """Columns of 1e-6 and offsets of 1e6: the same predictions, also from a stream."""
+    X, y, X_test, _ = data
+    factor, offset = 10.0 ** np.arange(-6, 6), np.where(np.arange(12) % 3 == 0, 1e6, 0.0) * 10.0 ** np.arange(-6, 6)
+    plain, moved = quick().fit(X, y), quick().fit(X * factor + offset, y)
+    np.testing.assert_allclose(
+        moved.decision_function(X_test * factor + offset), plain.decision_function(X_test), atol=1e-4
     )
-    assert np.ptp(tied[:3]) < 0.2 * np.ptp(free[:3]) and abs(tied[3] - tied[4]) < 0.2 * abs(free[3] - free[4])
+    np.testing.assert_array_equal(moved.groups_, plain.groups_)
+    stream = quick().partial_fit(X * factor + offset, y, classes=[0, 1])
+    assert stream.score(X_test * factor + offset, data[3]) > 0.8
+
+
+def test_an_unfinished_fit_says_so(data):
+    with pytest.warns(ConvergenceWarning, match="above tol"):
+        quick(max_epochs=2).fit(data[0], data[1])
 
 
 def test_more_than_two_classes():
@@ -84,15 +167,25 @@ def test_more_than_two_classes():
     names = np.array(["a", "b", "c"])[y]
     model = quick(loss="logistic").fit(X, names)
     assert model.coef_.shape == (3, 10) and model.decision_function(X).shape == (900, 3)
-    assert model.score(X, names) > 0.6 and len(model.history_) == len(model.certificate_) == 3
+    assert model.score(X, names) > 0.6 and model.certificate_.total <= 1e-10
     np.testing.assert_allclose(model.predict_proba(X).sum(1), 1)
+    np.testing.assert_allclose(np.exp(model.predict_log_proba(X)), model.predict_proba(X))
+    rest = quick(multi_class="ovr").fit(X, names)
+    assert rest.score(X, names) > 0.6 and len(rest.history_) == len(rest.certificate_) == 3
+    joint = log_loss(names, model.predict_proba(X)), log_loss(names, rest.predict_proba(X))
+    assert joint[0] < joint[1]
 
 
-def test_probabilities_only_where_the_loss_defines_them(data):
-    X, y, *_ = data
-    probabilities = quick(loss="logistic").fit(X, y).predict_proba(X)
-    assert probabilities.shape == (1000, 2) and ((probabilities >= 0) & (probabilities <= 1)).all()
-    assert not hasattr(quick(loss="sigmoid"), "predict_proba")
+@pytest.mark.parametrize("loss", ["logistic", "sigmoid", "squared_hinge"])
+def test_every_loss_has_probabilities(data, loss):
+    """Calibrated: better than those of the bare scores, and never against the prediction."""
+    X, y, X_test, y_test = data
+    model = quick(loss=loss).fit(X, y)
+    p = model.predict_proba(X_test)
+    assert np.array_equal(p.argmax(1), model.predict(X_test))
+    assert log_loss(y_test, p) < 0.45
+    bare = quick(loss=loss, calibrate=False).fit(X, y)
+    assert (bare.calibration_ == 1) and (model.calibration_ == 1) == (loss == "logistic")
 
 
 def test_partial_fit_learns_from_a_stream(data):
@@ -118,28 +211,26 @@ def test_partial_fit_takes_single_rows_rare_classes_and_sparse_chunks():
 
 def test_weights():
     X, y = make_classification(200, 6, weights=[0.9], random_state=0)
-    plain, balanced = (quick(class_weight=w, max_epochs=None).fit(X, y) for w in (None, "balanced"))
+    plain, balanced = (quick(class_weight=w).fit(X, y) for w in (None, "balanced"))
     assert balanced.predict(X).mean() > plain.predict(X).mean()
-    by_hand = quick(max_epochs=None).fit(
-        X, y, sample_weight=np.where(y == 1, 100 / (y == 1).sum(), 100 / (y == 0).sum())
-    )
+    by_hand = quick().fit(X, y, sample_weight=np.where(y == 1, 100 / (y == 1).sum(), 100 / (y == 0).sum()))
     np.testing.assert_allclose(by_hand.coef_, balanced.coef_, rtol=1e-6, atol=1e-9)
 
 
 def test_warm_start_and_random_state(data):
     X, y, *_ = data
-    first, again, other = (quick(random_state=s).fit(X, y).coef_ for s in (0, 0, 1))
+    first, again, other = (stochastic(random_state=s).fit(X, y).coef_ for s in (0, 0, 1))
     assert np.array_equal(first, again) and not np.array_equal(first, other)
-    model = quick(max_epochs=5, warm_start=True).fit(X, y)
-    before = model.history_["objective"][-1]
-    assert model.fit(X, y).history_["objective"][0] == pytest.approx(before)
+    for model in (stochastic(max_epochs=5, warm_start=True), quick(warm_start=True)):
+        before = model.fit(X, y).history_["objective"][-1]
+        assert model.fit(X, y).history_["objective"][0] == pytest.approx(before)
 
 
 def test_it_lives_with_scikit_learn(data):
     X, y, *_ = data
-    pipeline = make_pipeline(StandardScaler(), quick(max_epochs=3))
+    pipeline = make_pipeline(StandardScaler(), quick())
     assert cross_val_score(pipeline, X, y, cv=3).mean() > 0.75
-    search = GridSearchCV(quick(max_epochs=3), {"alpha": [1e-5, 1e-2], "graph": ["chain", None]}, cv=2).fit(X, y)
+    search = GridSearchCV(quick(), {"alpha": [1e-5, 1e-2], "graph": ["chain", None]}, cv=2).fit(X, y)
     copy = pickle.loads(pickle.dumps(search.best_estimator_))
     assert np.array_equal(copy.predict(X), search.predict(X))
     assert clone(copy).get_params() == copy.get_params()
@@ -181,7 +272,7 @@ def test_the_adjacency_reading_of_the_paper(data):
 
 def test_momentum_gives_a_stationary_last_iterate(data):
     X, y, *_ = data
-    model = quick(solver=Auto(momentum=True), max_epochs=20).fit(X, y)
+    model = stochastic(solver=Auto(momentum=True, exact=False), loss="sigmoid", alpha=1e-5, max_epochs=20).fit(X, y)
     assert model.score(X, y) > 0.8 and model.certificate_.total < 1e-3
 
 
@@ -226,7 +317,7 @@ def test_bad_data(data):
         quick().partial_fit(X, y)
     with pytest.raises(ValueError, match="label 1 is not among the classes"):
         quick().partial_fit(X, y, classes=[0, 5])
-    for solver in ("saga", Auto(momentum=True)):
+    for solver in ("saga", Auto(momentum=True, exact=False)):
         with pytest.raises(ValueError, match="goes with solver='auto'"):
             quick(solver=solver).partial_fit(X, y, classes=[0, 1])
     with pytest.raises(ValueError, match="balanced"):
@@ -251,17 +342,64 @@ def test_data_of_any_scale_are_no_divergence(data, scale):
 
 def test_a_warm_start_of_another_size_is_a_cold_one(data):
     X, y, *_ = data
-    model = quick(warm_start=True, max_epochs=2).fit(X, y)
-    cold = quick(max_epochs=2, graph=None).fit(X[:, :5], y)
+    model = quick(warm_start=True).fit(X, y)
+    cold = quick(graph=None).fit(X[:, :5], y)
     assert np.array_equal(model.set_params(graph=None).fit(X[:, :5], y).coef_, cold.coef_)
 
 
 def test_without_numba_the_answer_is_the_same(data, monkeypatch):
     X, y, *_ = data
-    compiled = quick(max_epochs=2).fit(X[:300], y[:300])
+    compiled = stochastic(max_epochs=2).fit(X[:300], y[:300])
     monkeypatch.setitem(sys.modules, "numba", None)
-    generic = quick(max_epochs=2).fit(X[:300], y[:300])
+    generic = stochastic(max_epochs=2).fit(X[:300], y[:300])
     np.testing.assert_allclose(generic.coef_, compiled.coef_, rtol=1e-6, atol=1e-8)
     for name, column in compiled.history_.items():
         if name != "seconds":
             np.testing.assert_allclose(generic.history_[name], column, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "student"])
+def test_regression(loss):
+    """Least squares as scikit-learn's Lasso; the robust losses do not see wrong targets."""
+    X, y = load_diabetes(return_X_y=True)
+    model = GraphGuidedRegressor(0.05, graph=None, loss=loss).fit(X, y)
+    if loss == "squared":
+        reference = Lasso(0.05 * y.std(), tol=1e-12).fit(X / X.std(0), y)
+        np.testing.assert_allclose(model.coef_ * X.std(0), reference.coef_, atol=1e-6)
+        assert model.n_nonzero_ == np.count_nonzero(reference.coef_)
+    wrong = np.where(np.arange(len(y)) % 10 == 0, 1e5, y)
+    moved = GraphGuidedRegressor(0.05, graph=None, loss=loss).fit(X, wrong)
+    assert (moved.score(X, y) > model.score(X, y) - 0.03) == (loss != "squared")
+
+
+@pytest.mark.slow
+def test_the_weight_of_the_penalty_by_cross_validation():
+    """The path begins at zero, its ends come from the data; the one-error rule takes no smaller weight."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 30))
+    z = X[:, :3] @ [2.0, 2.0, -2.0] + rng.standard_normal(200)
+    for model, y in ((GraphGuidedClassifierCV, z > 0), (GraphGuidedRegressorCV, z)):
+        best, sparse = (model(graph=None, random_state=0, one_standard_error=e).fit(X, y) for e in (False, True))
+        path = best.path_
+        assert not path.unknowns[0, :, :30].any() and path.unknowns[1, :, :30].any()
+        assert path.alphas[0] > best.alpha_ > path.alphas[-1] and best.alpha_ == path.alphas[path.mean.argmin()]
+        assert sparse.alpha_ >= best.alpha_ and sparse.n_nonzero_ <= best.n_nonzero_
+        assert set(np.argsort(-np.abs(best.coef_.ravel()))[:3]) == {0, 1, 2}
+        assert len(best.path_plot().axes) == 2
+
+
+def test_names_of_features():
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.standard_normal((100, 3)), columns=["a", "b", "c"])
+    model = quick(graph=[("a", "c")]).fit(X, X["a"] > 0)
+    assert model.graph_.toarray().tolist() == [[1, 0, -1]]
+    with pytest.raises(ValueError, match="'d' is not the name of a feature"):
+        quick(graph=[("a", "d")]).fit(X, X["a"] > 0)
+
+
+def test_a_stored_stream_holds_no_rows(data):
+    X, y, *_ = data
+    wide = np.tile(X, (1, 3))
+    model = quick(graph=None).partial_fit(wide, y, classes=[0, 1])
+    assert len(pickle.dumps(model)) < 0.2 * wide.nbytes

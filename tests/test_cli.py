@@ -148,9 +148,33 @@ def test_classify_fits_saves_and_applies(files):
     assert "300 rows, 5 features, counted from 0, 2 edges" in fitted.stdout and "heaviest coefficients" in fitted.stdout
     accuracy = float(fitted.stdout.split("accuracy on test ")[1].split()[0])
     assert accuracy > 0.9 and (files / "out" / "graph.png").stat().st_size > 5000
-    applied = smadmm_command("classify", "--model", files / "out", files / "test", "--out", files / "applied")
+    applied = smadmm_command("predict", files / "out", files / "test", "--out", files / "applied")
     assert f"accuracy on test {accuracy:.4f} (100 rows)" in applied.stdout
-    assert len((files / "applied" / "predictions.txt").read_text().split()) == 100
+    assert len((files / "applied" / "predictions.csv").read_text().splitlines()) == 101
+
+
+def test_tables_have_names_words_and_missing_values(files, here):
+    """A table with words and string labels is fitted, stored, applied; gaps and other files get a sentence."""
+    rng = np.random.default_rng(0)
+    size, colour = rng.standard_normal(200), rng.choice(["red", "blue"], 200)
+    label = np.where(size + (colour == "red") > 0.5, "yes", "no")
+    lines = [f"{s:.4f},{c},{b}" for s, c, b in zip(size, colour, label)]
+    (files / "t.csv").write_text("\n".join(["size,colour,label", *lines]))
+    code, said, error = here("classify", files / "t.csv", "--target", "label", "--out", files / "m", "--quiet")
+    assert code == 0 and "size: +" in said, error
+    code, said, _ = here("predict", files / "m", files / "t.csv", "--target", "label", "--out", files / "p")
+    accuracy = float(said.split("accuracy on t.csv ")[1].split()[0])
+    table = (files / "p" / "predictions.csv").read_text().splitlines()
+    assert code == 0 and accuracy > 0.95 and table[0] == "prediction,probability of no,probability of yes"
+    (files / "gap.csv").write_text("\n".join(["size,colour,label", ",red,yes", *lines]))
+    code, _, error = here("classify", files / "gap.csv", "--target", "label")
+    assert code == 2 and "1 values of the column size are missing; remove these rows or use --impute" in error
+    assert here("classify", files / "gap.csv", "--target", "label", "--impute", "--quiet")[0] == 0
+    code, _, error = here("classify", files / "t.csv")
+    assert code == 2 and "--target must be the column of the labels" in error
+    (files / "image").write_bytes(bytes(range(256)) * 9)
+    code, _, error = here("classify", files / "image")
+    assert code == 2 and "neither a table" in error and error.strip().isprintable()
 
 
 @pytest.mark.parametrize(
@@ -161,11 +185,17 @@ def test_classify_fits_saves_and_applies(files):
         (["{train}", "--loss", "hinge"], "loss is one of"),
         (["{train}", "--method", "sgd"], "method is one of auto, smadmm"),
         (["{train}", "--alpha", "-1"], "alpha must not be negative"),
-        (["{train}", "--model", "nothing.npz"], "there is no model nothing.npz"),
-        (["{train}", "--model", "{train}"], "is not a model of smadmm classify"),
     ],
 )
 def test_classify_errors_are_one_sentence(files, arguments, message, here):
     code, _, error = here("classify", *(a.format(train=files / "train") for a in arguments), "--quiet")
     assert code == 2 and message in error
     assert error.startswith("Error: ") and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("model", "message"), [("nothing.npz", "there is no model nothing.npz"), ("{train}", "is not a model of smadmm")]
+)
+def test_predict_errors_are_one_sentence(files, model, message, here):
+    code, _, error = here("predict", model.format(train=files / "train"), files / "train")
+    assert code == 2 and message in error and error.startswith("Error: ")

@@ -1,4 +1,4 @@
-"""`smadmm classify`: fit from LIBSVM files, tell what was found, save the model, apply it."""
+"""`smadmm classify` fits a table or LIBSVM file, says what was found, saves the model; `smadmm predict` applies it."""
 
 from __future__ import annotations
 
@@ -13,26 +13,32 @@ import typer
 from smadmm.arguments import one_of
 from smadmm.cli.app import app
 from smadmm.cli.options import Data, OnlyCPU, Quiet, Seed, Threads
-from smadmm.io.files import atomic_write, output_folder
+from smadmm.io.files import output_folder, write_csv
 from smadmm.io.libsvm import Dataset, load_libsvm
 from smadmm.report.figures import not_drawn, write_figure
 
 HEAVIEST = 10
 
 
+Source = Annotated[
+    str, typer.Argument(metavar="DATA", help="CSV, TSV, Parquet, Feather, ARFF, LIBSVM file, or the name of a set.")
+]
+Target = Annotated[str | None, typer.Option(help="Column of the labels in a table.")]
+Impute = Annotated[bool, typer.Option("--impute", help="Replace missing values by the median, or by a word.")]
+
+
 @app.command(rich_help_panel="Data")
 def classify(
-    source: Annotated[str, typer.Argument(metavar="DATA", help="LIBSVM file (plain, .bz2, .gz) or the name of a set.")],
-    test: Annotated[str | None, typer.Option(help="LIBSVM file to measure the accuracy on.")] = None,
-    model: Annotated[str | None, typer.Option(help="Apply this saved model to DATA instead of fitting.")] = None,
-    out: Annotated[
-        str | None, typer.Option("--out", help="Folder for the model, the picture, the predictions.")
-    ] = None,
+    source: Source,
+    test: Annotated[str | None, typer.Option(help="File to measure the accuracy on.")] = None,
+    out: Annotated[str | None, typer.Option("--out", help="Folder for the model and the picture.")] = None,
+    target: Target = None,
+    impute: Impute = False,
     graph: Annotated[
-        str, typer.Option(help="glasso, knn, chain, none, or a file of edges: two features per line, from 0.")
+        str, typer.Option(help="glasso, knn, chain, none, or a file of edges: two features per line, numbers from 0.")
     ] = "glasso",
-    alpha: Annotated[float, typer.Option(help="Weight of the penalty.")] = 1e-5,
-    loss: Annotated[str, typer.Option(help="sigmoid, logistic or squared_hinge.")] = "sigmoid",
+    alpha: Annotated[float | None, typer.Option(help="Weight of the penalty; default from the number of rows.")] = None,
+    loss: Annotated[str, typer.Option(help="logistic, sigmoid or squared_hinge.")] = "logistic",
     method: Annotated[str, typer.Option(help="auto, smadmm, sadmm, svrg, saga, spider or asvrg.")] = "auto",
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.", min=1)] = None,
     data: Data = None,
@@ -41,28 +47,46 @@ def classify(
     threads: Threads = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Fit a classifier whose coefficients are tied along a graph, or apply a saved one."""
+    """Fit a classifier whose coefficients are tied along a graph."""
     torch.set_num_threads(threads)
-    try:
-        if model is not None:
-            rows = load_rows(source, data)
-            lines = _apply(model, rows, None if out is None else output_folder(out))
-        else:
-            from smadmm.learn.classifier import SOLVERS, GraphGuidedClassifier
+    from smadmm.learn.classifier import SOLVERS, GraphGuidedClassifier
 
-            one_of("method", method, SOLVERS)
-            fitted = GraphGuidedClassifier(
-                alpha, graph=_graph(graph), loss=loss, solver=method, max_epochs=epochs, random_state=seed,
-                verbose=int(not quiet),
-            )  # fmt: skip
-            train = load_rows(source, data)
-            held_out = None if test is None else load_rows(test, data, train.X.shape[1])
-            lines = _fit(fitted, train, held_out, None if out is None else output_folder(out))
-        for line in lines:
+    one_of("method", method, SOLVERS)
+    fitted = GraphGuidedClassifier(
+        alpha, graph=_graph(graph), loss=loss, solver=method, max_epochs=epochs, random_state=seed,
+        verbose=int(not quiet),
+    )  # fmt: skip
+    try:
+        train = load_rows(source, data, target=target, impute=impute)
+        held_out = None
+        if test is not None:
+            held_out = load_rows(test, data, train.X.shape[1], target, impute)
+        for line in _fit(fitted, train, held_out, None if out is None else output_folder(out)):
             typer.echo(line)
     except KeyboardInterrupt:
         typer.echo("stopped; nothing was written. Fewer --epochs end sooner", err=True)
         raise typer.Exit(130) from None
+
+
+@app.command(rich_help_panel="Data")
+def predict(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="model.npz of smadmm classify, or its folder.")],
+    source: Source,
+    out: Annotated[str | None, typer.Option("--out", help="Folder for predictions.csv.")] = None,
+    target: Target = None,
+    impute: Impute = False,
+    data: Data = None,
+) -> None:
+    """Apply a model of smadmm classify: predictions with probabilities, and the accuracy if there are labels."""
+    path = Path(model) / "model.npz" if Path(model).is_dir() else Path(model)
+    if not path.exists():
+        raise ValueError(f"there is no model {path}; make one with: smadmm classify TRAIN --out DIR")
+    from smadmm.io.models import load_model
+
+    classifier = load_model(path)
+    rows = load_rows(source, data, None, target, impute, labelled=False)
+    for line in _apply(classifier, rows, None if out is None else output_folder(out)):
+        typer.echo(line)
 
 
 def _graph(name: str) -> Any:
@@ -73,10 +97,10 @@ def _graph(name: str) -> Any:
         return None
     if not Path(name).exists():
         raise ValueError(f"graph {name!r} is neither glasso, knn, chain, none nor a file of edges")
-    try:
-        return np.loadtxt(name, dtype=np.int64, ndmin=2, encoding="utf-8-sig")
-    except ValueError as error:
-        raise ValueError(f"{name} is not a file of edges, two whole numbers per line: {error}") from None
+    ends = np.loadtxt(name, dtype=str, ndmin=2, encoding="utf-8-sig")
+    if ends.shape[1] != 2:
+        raise ValueError(f"{name} is not a file of edges, two features per line: it has {ends.shape[1]} columns")
+    return ends.astype(np.int64) if all(end.isdigit() for end in ends.ravel()) else ends.tolist()
 
 
 def _fit(model: Any, train: Dataset, held_out: Dataset | None, folder: Path | None) -> Iterator[str]:
@@ -92,14 +116,17 @@ def _fit(model: Any, train: Dataset, held_out: Dataset | None, folder: Path | No
     yield f"accuracy on the training data {model.score(train.X, train.y):.4f}"
     if held_out is not None:
         yield f"accuracy on {held_out.name} {model.score(held_out.X, held_out.y):.4f}"
+    zeros, groups = model.coef_.size - model.n_nonzero_, sum(len(np.unique(row[row > 0])) for row in model.groups_)
+    yield f"{zeros} of {model.coef_.size} coefficients are zero, others have {groups} values; alpha {model.alpha_:.3g}"
     yield f"{model.n_iter_} passes, {model.sfo_} sample gradients"
     yield from _findings(model)
     if folder is not None:
         save_model(folder / "model.npz", model)
-        write_figure(folder / "graph.png", lambda: graph_figure(model), DPI)
+        names = getattr(model, "feature_names_in_", None)
+        write_figure(folder / "graph.png", lambda: graph_figure(model, None if names is None else list(names)), DPI)
         missing = not_drawn("graph.png needs")
         written = "model.npz is" if missing else "model.npz and graph.png are"
-        yield f"{written} in {folder}; apply it with: smadmm classify --model {folder / 'model.npz'} DATA"
+        yield f"{written} in {folder}; apply it with: smadmm predict {folder / 'model.npz'} DATA"
         yield from missing
 
 
@@ -107,37 +134,57 @@ def _findings(model: Any) -> Iterator[str]:
     """The heaviest coefficients, and the edges that tie the heaviest equal ones."""
     from smadmm.learn.drawing import edges_of
 
-    edges = edges_of(model.graph_)
+    edges, named = edges_of(model.graph_), getattr(model, "feature_names_in_", range(model.n_features_in_))
     for name, coef in zip(model.classes_[-len(model.coef_) :], model.coef_, strict=True):
         heaviest = np.argsort(-np.abs(coef), kind="stable")[:HEAVIEST]
-        yield f"class {name}: heaviest coefficients " + ", ".join(f"{j}: {coef[j]:+.3g}" for j in heaviest)
+        yield f"class {name}: heaviest coefficients " + ", ".join(f"{named[j]}: {coef[j]:+.3g}" for j in heaviest)
         if len(edges):
             weight = np.abs(coef[edges]).min(axis=1)
             strongest = np.argsort(-weight, kind="stable")[:HEAVIEST]
-            pairs = ", ".join(f"{i}-{j}" for i, j in edges[strongest])
+            pairs = ", ".join(f"{named[i]}-{named[j]}" for i, j in edges[strongest])
             yield f"class {name}: edges between the heaviest {pairs}"
 
 
-def _apply(model: str, rows: Dataset, folder: Path | None) -> Iterator[str]:
+def _apply(classifier: Any, rows: Dataset, folder: Path | None) -> Iterator[str]:
     """Predict with a saved model."""
-    from smadmm.io.models import load_model
+    from scipy.sparse import issparse
 
-    path = Path(model) / "model.npz" if Path(model).is_dir() else Path(model)
-    if not path.exists():
-        raise ValueError(f"there is no model {path}; make one with: smadmm classify TRAIN --out DIR")
-    classifier = load_model(path)
-    if rows.X.shape[1] < classifier.n_features_in_:
-        rows.X.resize((rows.X.shape[0], classifier.n_features_in_))
-    predicted = classifier.predict(rows.X)
-    if np.isin(rows.y, classifier.classes_).all():
+    from smadmm.io.tables import aligned
+
+    X, names = rows.X, getattr(classifier, "feature_names_in_", None)
+    if names is not None and not issparse(X):
+        X = aligned(X, names)
+    elif X.shape[1] < classifier.n_features_in_:
+        X.resize((X.shape[0], classifier.n_features_in_))
+    predicted, p = classifier.predict(X), classifier.predict_proba(X)
+    if len(rows.y) and np.isin(rows.y, classifier.classes_).all():
         yield f"accuracy on {rows.name} {np.mean(predicted == rows.y):.4f} ({len(predicted)} rows)"
     else:
-        yield f"{rows.name}: {len(predicted)} rows; its labels are not the model's classes, so there is no accuracy"
+        yield f"{rows.name}: {len(predicted)} rows, without labels of the model's classes, so there is no accuracy"
     if folder is not None:
-        atomic_write(folder / "predictions.txt", "".join(f"{label:g}\n" for label in predicted).encode())
-        yield f"predictions.txt is in {folder}"
+        head = ["prediction", *(f"probability of {name}" for name in classifier.classes_)]
+        lines = [dict(zip(head, [y, *q], strict=True)) for y, q in zip(predicted.tolist(), p.tolist(), strict=True)]
+        write_csv(folder / "predictions.csv", lines)
+        yield f"predictions.csv is in {folder}"
 
 
-def load_rows(source: str, data: str | None, features: int | None = None) -> Dataset:
-    """The rows of a LIBSVM file, with at least so many features."""
+def load_rows(
+    source: str,
+    data: str | None,
+    features: int | None = None,
+    target: str | None = None,
+    impute: bool = False,
+    labelled: bool = True,
+) -> Dataset:
+    """The rows of a table, or of a LIBSVM file with at least so many features."""
+    from smadmm.io.tables import kind_of, load_table
+
+    path = Path(source)
+    if kind_of(path):
+        return load_table(path, target, impute, labelled)
+    if path.is_file():
+        with path.open("rb") as file:
+            start = file.read(4096)
+        if b"\0" in start and not start.startswith((b"BZh", b"\x1f\x8b")):
+            raise ValueError(f"{source} is neither a table (CSV, TSV, Parquet, Feather, ARFF) nor a LIBSVM file")
     return load_libsvm(source, data=data, n_features=features)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array, diags_array
 
 from smadmm.learn.fitting import form
 from smadmm.learn.loops import Array, AutoLoop, Task
@@ -14,10 +15,16 @@ BATCH = 32
 
 
 class OnlineFit:
-    """One pair of classes; `x` is the answer so far."""
+    """One pair of classes; `x` is the answer so far, `scale` that of the columns, whose coefficients A ties.
 
-    def __init__(self, A: Any, lam1: float, loss: str, intercept: bool, start: Array | None = None):
-        self.A, self.lam1, self.loss, self.intercept = A, lam1, loss, intercept
+    Without a weight `alpha` of the penalty it is 1 / (rows seen so far x sqrt(penalties per feature)).
+    """
+
+    def __init__(
+        self, A: Any, alpha: float | None, loss: str, intercept: bool, scaled: bool = False, start: Array | None = None
+    ):
+        self.A, self.alpha, self.loss, self.intercept, self.scaled = A, alpha, loss, intercept, scaled
+        self.scale = np.ones(A.shape[1] - intercept)
         self.start = self.x = np.zeros(A.shape[1]) if start is None else start
         self.sfo = 0
         self.columns: Columns | None = None
@@ -29,9 +36,21 @@ class OnlineFit:
         """Take a chunk of rows, in their order; the weights count as they are."""
         here = column_sums(X, weight)
         columns = self.columns = here if self.columns is None else self.columns + here
+        if self.scaled:
+            variance = columns.squares / columns.rows - (columns.total / columns.rows) ** 2
+            self.scale = np.where(variance > 0, np.sqrt(np.maximum(variance, 0.0)), 1.0)
+        A = (
+            csr_array(self.A @ diags_array(np.append(self.scale, np.ones(int(self.intercept)))))
+            if self.scaled
+            else self.A
+        )
+        lam1 = float(np.sqrt(len(self.scale) / A.nnz)) / columns.rows if self.alpha is None else self.alpha
         for rows, loss in self._parts(target):
             part = (X[rows], target[rows], weight[rows])
-            self._advance(Task(*part, self.A, self.lam1, loss, intercept=self.intercept), columns)
+            self._advance(Task(*part, A, lam1, loss, intercept=self.intercept), columns)
+        assert self.loop is not None
+        one = Task(X[:1].copy(), target[:1].copy(), weight[:1].copy(), A, lam1, self.loss, intercept=self.intercept)
+        self.loop.change_task(one, columns)  # a stored model holds one row, not the chunk
 
     def _parts(self, target: Array) -> list[tuple[slice, str]]:
         """The chunk, cut where enough rows of the rarer class were seen to leave the convex start."""

@@ -1,32 +1,37 @@
-"""A scikit-learn classifier whose coefficients are tied along the edges of a graph over the features.
+"""Scikit-learn classifiers whose coefficients are tied along the edges of a graph over the features.
 
-    min_x  1/N sum_i w_i l(b_i (a_i'x + x_0)) + alpha |[G; I] x|_1
+    min_z  1/N sum_i w_i l(b_i (a_i'z + z_0)) + alpha |[G; I] z|_1
 
-The solver needs no tuning. More than two classes are fitted one against the rest.
+over the coefficients z of standardised columns. The solver needs no tuning, and its answer is the minimiser with its
+exact zeros and ties. More than two classes are fitted jointly (softmax) or one against the rest.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, eye_array, issparse, vstack
-from scipy.special import expit
-from sklearn.base import BaseEstimator, ClassifierMixin
+from scipy.sparse import issparse
+from scipy.special import log_softmax
+from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state, compute_class_weight
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from tqdm import tqdm
 
 from smadmm.arguments import one_of
+from smadmm.learn.answers import SOFTMAX_LARGEST, fit_exact, fit_softmax
+from smadmm.learn.base import GraphGuided
+from smadmm.learn.calibration import fitted_slope, out_of_fold, probabilities
 from smadmm.learn.chunks import OnlineFit
+from smadmm.learn.exact import LARGEST, Point, strict
 from smadmm.learn.fitting import PASSES, Fit, Report, fit_auto, fit_published
-from smadmm.learn.graphs import feature_graph
 from smadmm.learn.loops import LOSSES, Array, Auto, Task
 from smadmm.learn.published_loops import NAMES, Published
 from smadmm.learn.scaling import Columns, column_sums
+from smadmm.learn.standard import Standard
 
 SOLVERS = ("auto", *NAMES)
 SHUFFLED_FROM = 10_000  # rows: from here on a shuffled copy is read in sequence
@@ -37,91 +42,36 @@ def _bytes(X: Any) -> int:
     return int(X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if issparse(X) else X.nbytes)
 
 
-def _has_probabilities(classifier: GraphGuidedClassifier) -> bool:
-    if classifier.loss != "logistic":
-        raise AttributeError(f"probabilities are defined by loss='logistic', not by loss={classifier.loss!r}")
-    return True
-
-
 def _refuse_one_class(classes: Any) -> None:
     if len(classes) < 2:
         raise ValueError(f"a classifier needs at least two classes, got one class: {classes[0]}")
 
 
-class GraphGuidedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Linear classifier with |x_i - s x_j| penalised along the edges (i, j) of a graph, and |x_i| for every feature.
+class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
+    """What the classifiers share: everything but where alpha comes from."""
 
-    Parameters
-    ----------
-    alpha : weight of the penalty.
-    graph : "glasso" (learned from the data), "knn", "chain", an edge list, a sparse adjacency or precision matrix, a
-        networkx graph, None (plain l1), or Rows(G) for a matrix G of your own.
-    loss : "sigmoid" (bounded, robust to wrong labels), "logistic" (has predict_proba) or "squared_hinge".
-    solver : "auto" sets itself; Auto(momentum=True) makes it end with STORM. For comparisons: a published method by
-        name ("smadmm", "sadmm", "svrg", "saga", "spider", "asvrg"), or Published(...) with step, penalty, batch size.
-    fit_intercept : whether there is an unpenalised intercept.
-    class_weight : None, "balanced" or a dict.
-    max_epochs : passes over the data, counted in sample gradients; None means 20, or with "auto" and fewer than 256
-        rows as many full passes as `tol` needs.
-    tol : stop when the certificate dist^2(0, dL) is at most this.
-    warm_start : whether fit begins with the coefficients of the last one ("auto").
-    random_state : seed of the order of the samples and of the choice of rows for the graph.
-    verbose : 1 shows a progress bar on a terminal.
-    """
-
-    def __init__(
-        self,
-        alpha: float = 1e-5,
-        *,
-        graph: Any = "glasso",
-        loss: str = "sigmoid",
-        solver: Any = "auto",
-        fit_intercept: bool = True,
-        class_weight: Any = None,
-        max_epochs: int | None = None,
-        tol: float = 1e-10,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-    ):
-        self.alpha = alpha
-        self.graph = graph
-        self.loss = loss
-        self.solver = solver
-        self.fit_intercept = fit_intercept
-        self.class_weight = class_weight
-        self.max_epochs = max_epochs
-        self.tol = tol
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
+    loss: str
+    solver: Any
+    multi_class: str
+    class_weight: Any
+    calibrate: bool
+    max_epochs: int | None
+    warm_start: bool
+    verbose: int
 
     def _check_parameters(self) -> None:
         one_of("loss", self.loss, tuple(LOSSES))
+        one_of("multi_class", self.multi_class, ("multinomial", "ovr"))
         if not isinstance(self.solver, Auto | Published) and self.solver not in SOLVERS:
             raise ValueError(
                 f"solver must be one of {', '.join(SOLVERS)}, or Auto(...) or Published(...), got {self.solver!r}"
             )
-        if not self.alpha >= 0:
-            raise ValueError(f"alpha must not be negative, got {self.alpha}")
-        if self.max_epochs is not None and not self.max_epochs >= 1:
-            raise ValueError(f"max_epochs must be at least 1, got {self.max_epochs}")
+        self._check_penalty(self.max_epochs)
 
     def _validated(self, X: Any, y: Any, reset: bool) -> tuple[Any, Any]:
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", reset=reset)
         check_classification_targets(y)
         return X, y
-
-    def _constraint(self, X: Any, weight: Array) -> Any:
-        """A = [G; I], with an empty column for the intercept."""
-        self.graph_ = feature_graph(self.graph, X, self.random_state, weight)
-        A = vstack([self.graph_, eye_array(X.shape[1])], format="csr")
-        return csr_array((A.data, A.indices, A.indptr), shape=(A.shape[0], X.shape[1] + int(self.fit_intercept)))
 
     def _row_weights(self, y: Any, X: Any, sample_weight: Any) -> Array:
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -136,14 +86,24 @@ class GraphGuidedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         chosen = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
         return [np.where(y == c, 1.0, -1.0) for c in chosen]
 
+    @property
+    def _exact(self) -> bool:
+        return bool(self.solver == "auto" or (isinstance(self.solver, Auto) and self.solver == Auto()))
+
+    def _is_softmax(self, unknowns: int) -> bool:
+        """Whether the classes are fitted jointly."""
+        wanted = self.multi_class == "multinomial" and self.loss == "logistic" and self._exact
+        return wanted and len(self.classes_) > 2 and unknowns * len(self.classes_) <= SOFTMAX_LARGEST
+
     def _starts(self, count: int) -> list[Array | None]:
         """The coefficients of the last fit, one vector per problem; None where there are none of this size."""
         coef = getattr(self, "coef_", None)
         if coef is None or coef.shape != (count, self.n_features_in_):
             return [None] * count
-        return list(np.column_stack([coef, self.intercept_]) if self.fit_intercept else coef.copy())
+        coef = coef.toarray() if issparse(coef) else coef
+        return list(self._standard.unknowns(coef, self.intercept_, bool(self.fit_intercept)))
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GraphGuidedClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit from the start, or from the last coefficients with warm_start."""
         self._check_parameters()
         X, y = self._validated(X, y, reset=True)
@@ -155,53 +115,181 @@ class GraphGuidedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             X, y, weight = X[kept], y[kept], weight[kept]
             if len(np.unique(y)) < 2:
                 raise ValueError("the rows with positive weight are of one class; a classifier needs at least two")
-        A, columns = self._constraint(X, weight), column_sums(X, weight)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        shuffled = X.shape[0] >= SHUFFLED_FROM and _bytes(X) <= SHUFFLED_UP_TO
+        X, A = self._prepared(X, weight)
+        shuffled = not (self._exact and A.shape[1] <= LARGEST)
+        shuffled = shuffled and X.shape[0] >= SHUFFLED_FROM and _bytes(X) <= SHUFFLED_UP_TO
         if shuffled:
             order = np.random.default_rng(seed).permutation(X.shape[0])
             X, y, weight = X[order], y[order], weight[order]
         rest = {"intercept": bool(self.fit_intercept), "shuffled": shuffled}
         mean_one = weight / weight.mean()
-        tasks = [Task(X, target, mean_one, A, self.alpha, self.loss, **rest) for target in self._signs(y)]
-        self._keep(self._fit_all(tasks, columns, seed))
+        tasks = [Task(X, target, mean_one, A, 0.0, self.loss, **rest) for target in self._signs(y)]
+        self.alpha_ = self._choose_alpha(tasks, float(weight.sum()), kept, seed)
+        tasks = [replace(task, lam1=self.alpha_) for task in tasks]
+        fits = self._fit_all(tasks, seed)
+        self._keep_unknowns(np.stack([fit.x for fit in fits]))
+        self._keep_course(fits, warn=self._exact)
+        self.calibration_ = self._calibrated(tasks, y, seed)
+        self._online: list[OnlineFit] | None = None
         return self
 
-    def _fit_all(self, tasks: list[Task], columns: Columns, seed: int) -> list[Fit]:
+    def _choose_alpha(self, tasks: list[Task], rows: float, kept: Any, seed: int) -> float:
+        return self._weight_of_penalty(rows, tasks[0].A)
+
+    def _fit_all(self, tasks: list[Task], seed: int) -> list[Fit]:
         starts = self._starts(len(tasks)) if self.warm_start else [None] * len(tasks)
+        self._softmax = self._is_softmax(tasks[0].size)
+        if self._softmax:
+            given = [x for x in starts if x is not None]
+            start = Point(np.concatenate(given), np.zeros(len(tasks) * tasks[0].A.shape[0])) if given else None
+            return fit_softmax(tasks, strict(self.tol, self.alpha_), self.max_epochs, start)[0]
+        columns = column_sums(tasks[0].X, tasks[0].weight)
         total = len(tasks) * (self.max_epochs or PASSES)
         with tqdm(total=total, unit="pass", disable=None if self.verbose else True) as bar:
             every = zip(tasks, starts, strict=True)
             return [self._fit_one(task, columns, seed, start, bar.update) for task, start in every]
 
     def _fit_one(self, task: Task, columns: Columns, seed: int, start: Array | None, report: Report) -> Fit:
-        solver = Auto() if self.solver == "auto" else self.solver
+        if self._exact:
+            point = None if start is None else Point(start, np.zeros(task.A.shape[0]))
+            tol = strict(self.tol, task.lam1)
+            return fit_exact(task, columns, self.max_epochs, tol, seed, start=point, report=report)[0]
+        solver = self.solver
         if isinstance(solver, Auto):
             momentum = solver.momentum
             return fit_auto(
-                task, columns, self.max_epochs, self.tol, seed, start=start, momentum=momentum, report=report
+                task,
+                columns,
+                self.max_epochs,
+                self.tol,
+                seed,
+                start=start,
+                momentum=momentum,
+                convex_pass=True,
+                report=report,
             )
         method = solver if isinstance(solver, Published) else Published.from_data(solver, task)
         return fit_published(task, method, self.max_epochs or PASSES, self.tol, seed, report)
 
-    def _split(self, xs: list[Array]) -> None:
-        stacked = np.stack(xs)
-        self.coef_ = stacked[:, : self.n_features_in_]
-        self.intercept_ = stacked[:, -1] if self.fit_intercept else np.zeros(len(xs))
+    def _calibrated(self, tasks: list[Task], y: Any, seed: int) -> float:
+        """The slope of the probabilities; 1 where they are the loss's own or are not wanted."""
+        if self.loss == "logistic" or not self.calibrate:
+            return 1.0
+        first = tasks[0]
 
-    def _keep(self, fits: list[Fit]) -> None:
-        self._split([fit.x for fit in fits])
-        one = len(fits) == 1
-        self.n_iter_ = max(fit.passes for fit in fits)
-        self.sfo_ = sum(fit.sfo for fit in fits)
-        self.history_ = fits[0].history if one else [fit.history for fit in fits]
-        self.certificate_ = fits[0].certificate if one else [fit.certificate for fit in fits]
-        self._online: list[OnlineFit] | None = None
+        def scores(train: Any, test: Any) -> Array:
+            parts = [rows_of(task, train) for task in tasks]
+            columns = column_sums(parts[0].X, parts[0].weight)
+            fits = [self._fit_one(part, columns, seed, None, lambda: None) for part in parts]
+            d = self.n_features_in_
+            return np.stack([first.X[test] @ fit.x[:d] + fit.x[d:].sum() for fit in fits], axis=1)
+
+        found = out_of_fold(first.X, y, scores, seed)
+        number = np.searchsorted(self.classes_, y)
+        return 1.0 if found is None else fitted_slope(found, number, first.weight)
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Distance to the separating plane; one column per class for more than two classes."""
+        scores = self._scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The class of every row."""
+        scores = self.decision_function(X)
+        chosen = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
+        return np.asarray(self.classes_[chosen])
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Class probabilities: the softmax of the scores, or those of `calibration_`, scaled to sum to 1."""
+        scores = self._scores(X)
+        if self._softmax:
+            return np.asarray(np.exp(log_softmax(scores, axis=1)))
+        return probabilities(scores, self.calibration_)
+
+    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+        """The logarithm of the class probabilities."""
+        check_is_fitted(self)
+        if self._softmax:
+            return np.asarray(log_softmax(self._scores(X), axis=1))
+        return np.log(np.maximum(self.predict_proba(X), np.finfo(float).tiny))
+
+
+def rows_of(task: Task, rows: Any) -> Task:
+    """The same problem on some of the rows."""
+    weight = task.weight[rows]
+    return replace(task, X=task.X[rows], target=task.target[rows], weight=weight / weight.mean())
+
+
+class GraphGuidedClassifier(_Classifier):
+    """Linear classifier with |z_i - s z_j| penalised along the edges (i, j) of a graph, and |z_i| for every feature.
+
+    Parameters
+    ----------
+    alpha : weight of the penalty; None is 1 / (rows sqrt(k)) with k penalties per feature: for plain l1 what C = 1
+        means in scikit-learn.
+    graph : "glasso" (learned from the data), "knn", "chain", an edge list (of numbers or names), a sparse adjacency or
+        precision matrix, a networkx graph, None (plain l1), or Rows(G) for a matrix G of your own.
+    loss : "logistic", "sigmoid" (bounded, robust to wrong labels) or "squared_hinge".
+    solver : "auto" sets itself and answers with the minimiser; Auto(exact=False) answers with the average of stochastic
+        iterates, Auto(momentum=True, exact=False) ends with STORM. For comparisons: a published method by name
+        ("smadmm", "sadmm", "svrg", "saga", "spider", "asvrg"), or Published(...) with step, penalty, batch size.
+    multi_class : "multinomial" (softmax; logistic loss, up to 1500 unknowns, else one against the rest) or "ovr".
+    fit_intercept : whether there is an unpenalised intercept.
+    standardize : whether columns are brought to mean 0 (not sparse ones) and variance 1 for the fit. Ties then hold
+        between `coef_standardized_`, and alpha does not depend on units.
+    class_weight : None, "balanced" or a dict.
+    calibrate : whether losses without probabilities of their own get a slope from three-fold out-of-fold scores.
+    max_epochs : Newton steps or passes over the data at most; None means 100 steps, 20 passes.
+    tol : stop when the certificate dist^2(0, dL) is at most this.
+    warm_start : whether fit begins with the coefficients of the last one ("auto").
+    random_state : seed of the order of the samples and of the choice of rows for the graph.
+    verbose : 1 shows a progress bar on a terminal.
+
+    After fit: `coef_`, `intercept_` in the units of X; `coef_standardized_`; `groups_`: 0 where a coefficient is zero,
+    equal numbers where coefficients are tied; `n_nonzero_`; `alpha_`; `graph_`; `certificate_` of that very point.
+    """
+
+    def __init__(
+        self,
+        alpha: float | None = None,
+        *,
+        graph: Any = "glasso",
+        loss: str = "logistic",
+        solver: Any = "auto",
+        multi_class: str = "multinomial",
+        fit_intercept: bool = True,
+        standardize: bool = True,
+        class_weight: Any = None,
+        calibrate: bool = True,
+        max_epochs: int | None = None,
+        tol: float = 1e-10,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: int = 0,
+    ):
+        self.alpha = alpha
+        self.graph = graph
+        self.loss = loss
+        self.solver = solver
+        self.multi_class = multi_class
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.class_weight = class_weight
+        self.calibrate = calibrate
+        self.max_epochs = max_epochs
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> GraphGuidedClassifier:
-        """Go on with a chunk of rows, in their order. The first call needs `classes` and learns the graph."""
+        """Go on with a chunk of rows, in their order. The first call needs `classes` and learns the graph.
+
+        The coefficients are averages of stochastic iterates; more than two classes are fitted one against the rest.
+        """
         self._check_parameters()
-        if self.solver not in ("auto", Auto()):
+        if not self._exact:
             raise ValueError(f"partial_fit goes with solver='auto', got {self.solver!r}")
         if self.class_weight == "balanced":
             raise ValueError("class_weight='balanced' needs all data at once; give partial_fit a dict of weights")
@@ -212,20 +300,38 @@ class GraphGuidedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         _refuse_one_class(known)
         self.classes_ = known
         weight = self._row_weights(y, X, sample_weight)
-        targets = self._signs(y)
         if getattr(self, "_online", None) is None:
-            A, intercept = self._constraint(X, weight), bool(self.fit_intercept)
-            starts = self._starts(len(targets))
-            self._online = [OnlineFit(A, self.alpha, self.loss, intercept, start) for start in starts]
+            self._begin_stream(X, weight)
         assert self._online is not None
-        kept = weight > 0
-        for online, target in zip(self._online, targets, strict=True):
+        X, kept = self._first.apply(X), weight > 0
+        for online, target in zip(self._online, self._signs(y), strict=True):
             if kept.any():
                 online.update(X[kept], target[kept], weight[kept])
-        self._split([online.x for online in self._online])
+        scale = self._online[0].scale
+        self._standard = Standard(self._first.mean, self._first.scale * scale)
+        unknowns = np.stack([online.x for online in self._online])
+        unknowns[:, : X.shape[1]] *= scale
+        self._keep_unknowns(unknowns)
         self.sfo_ = sum(online.sfo for online in self._online)
         self.n_iter_ = getattr(self, "n_iter_", 0) + 1
         return self
+
+    def _begin_stream(self, X: Any, weight: Array) -> None:
+        """The graph and the columns' first means and scales, from the first chunk; later chunks correct the scales."""
+        d, count = X.shape[1], 1 if len(self.classes_) == 2 else len(self.classes_)
+        kept = weight > 0
+        fitted = getattr(self, "coef_", None) is not None
+        if not fitted:
+            standard = self.standardize and kept.any()
+            centred = bool(self.fit_intercept)
+            self._standard = Standard.of(X[kept], weight[kept], centred) if standard else Standard.none(d)
+        A = self._constraint(X, weight)
+        self._first = self._standard
+        options = (bool(self.fit_intercept), bool(self.standardize))
+        starts = self._starts(count)
+        alpha = self.alpha_ if fitted else self.alpha
+        self._online = [OnlineFit(A, alpha, self.loss, *options, start) for start in starts]
+        self._softmax, self.calibration_ = False, 1.0
 
     def _known_classes(self, classes: Any) -> Any:
         """The classes of the calls before, or those given to the first one."""
@@ -238,22 +344,3 @@ class GraphGuidedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         if before is not None and not np.array_equal(given, before):
             raise ValueError(f"classes {given} are not those of the calls before, {before}")
         return given
-
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Distance to the separating plane; one column per class for more than two classes."""
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
-        scores = np.asarray(X @ self.coef_.T) + self.intercept_
-        return scores[:, 0] if scores.shape[1] == 1 else scores
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The class of every row."""
-        scores = self.decision_function(X)
-        chosen = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
-        return np.asarray(self.classes_[chosen])
-
-    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Class probabilities (loss="logistic"); for more than two classes the one-vs-rest ones, scaled to sum to 1."""
-        p = expit(np.clip(self.decision_function(X), -500, 500))
-        return np.stack([1 - p, p], axis=1) if p.ndim == 1 else np.asarray(p / p.sum(axis=1, keepdims=True))

@@ -57,6 +57,7 @@ class Fit:
     passes: int
     sfo: int
     history: History
+    lam: Array  # multipliers of A x: grad F = A'lam
 
     @property
     def certificate(self) -> Certificate:
@@ -98,7 +99,8 @@ class _Course:
         return self.fit(answer(), number)
 
     def fit(self, state: State, passes: int) -> Fit:
-        return Fit(state.answer.numpy(), passes, state.sfo, self.history)
+        lam = state.lam if state.mean is None else state.mean.lam
+        return Fit(state.answer.numpy(), passes, state.sfo, self.history, lam.numpy())
 
 
 def _answering(state: State, x: torch.Tensor) -> State:
@@ -115,14 +117,18 @@ def fit_auto(
     *,
     start: Array | None = None,
     momentum: bool = False,
+    convex_pass: bool = False,
     report: Report = lambda: None,
 ) -> Fit:
-    """`auto`: `passes` passes over the data (default 20; full batches to `tol` below 256 rows)."""
+    """`auto`: `passes` passes over the data (default 20; full batches to `tol` below 256 rows).
+
+    The sigmoid loss starts with the logistic one: for a rare class only, or with `convex_pass` for a whole pass.
+    """
     course = _Course(task, tol, report)
     if passes is None and task.n < FEW_ROWS:
         return _full_batches(course, form().auto(task, columns, table=False, start=start))
     passes = passes or PASSES
-    fitting = _Passes(task, columns, start, seed, (passes + 1) // 2 if momentum else None)
+    fitting = _Passes(task, columns, start, seed, (passes + 1) // 2 if momentum else None, convex_pass=convex_pass)
     course.record(fitting.answer())
     return course.follow(passes, fitting.advance, fitting.answer)
 
@@ -143,11 +149,21 @@ def _full_batches(course: _Course, loop: AutoLoop) -> Fit:
 class _Passes:
     """Reshuffled passes of `auto` with the convex start and the guard."""
 
-    def __init__(self, task: Task, columns: Columns, start: Array | None, seed: int, momentum_after: int | None):
+    def __init__(
+        self,
+        task: Task,
+        columns: Columns,
+        start: Array | None,
+        seed: int,
+        momentum_after: int | None,
+        *,
+        convex_pass: bool = False,
+    ):
         self.task, self.columns, self.seed, self.momentum_after = task, columns, seed, momentum_after
         self.batch = min(batch_size(task.X, task.A), task.n)
         cold = start is None or not start.any()
-        warm = convex_start(task.target) if task.loss == "sigmoid" and cold else 0
+        convex = task.n if convex_pass else convex_start(task.target)
+        warm = convex if task.loss == "sigmoid" and cold else 0
         self.warm = -(-warm // self.batch)  # in batches
         first = replace(task, loss="logistic") if self.warm else task
         self.loop = form().auto(first, columns, table=True, start=start, seed=seed)

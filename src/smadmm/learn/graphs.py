@@ -44,17 +44,17 @@ class Rows:
     matrix: Any
 
 
-def feature_graph(graph: Any, X: Any, random_state: Any = None, sample_weight: Any = None) -> Any:
+def feature_graph(graph: Any, X: Any, random_state: Any = None, sample_weight: Any = None, names: Any = None) -> Any:
     """G as a CSR matrix with one row per edge, of shape (edges, features); without edges it has no rows.
 
     `graph`: "glasso", "knn", "chain", None (no edges), an edge list of pairs (i, j), a networkx graph with the nodes
     0..d-1 (negative weights: s = -1), or a d x d matrix, sparse or dense. A matrix with the marks of a precision matrix
     (P_ii > 0, P_ij^2 < P_ii P_jj) has s = -sign(P_ij); any other is an adjacency matrix with s = sign(W_ij). `Rows` are
-    taken as they are, without the empty ones.
+    taken as they are, without the empty ones. With the `names` of the features, edges and nodes may be names.
     """
     if isinstance(graph, Rows):
         return _given_rows(graph.matrix, _features(X))
-    edges, signs = _signed_edges(graph, X, random_state, sample_weight)
+    edges, signs = _signed_edges(_numbered(graph, names), X, random_state, sample_weight)
     values = np.column_stack([np.ones(len(edges)), -signs]).ravel()
     return csr_matrix((values, edges.ravel(), np.arange(0, 2 * len(edges) + 1, 2)), shape=(len(edges), _features(X)))
 
@@ -67,6 +67,25 @@ def signed_adjacency(graph: Any, X: Any, random_state: Any = None, sample_weight
     edges, signs = _signed_edges(graph, X, random_state, sample_weight)
     upper = coo_matrix((signs, (edges[:, 0], edges[:, 1])), shape=(_features(X),) * 2)
     return Rows(csr_matrix(upper + upper.T))
+
+
+def _numbered(graph: Any, names: Any) -> Any:
+    """The graph with numbers instead of the names of features."""
+    if names is None or graph is None or isinstance(graph, str) or issparse(graph):
+        return graph
+    number = {name: i for i, name in enumerate(names)}
+    networkx = sys.modules.get("networkx")
+    if networkx is not None and isinstance(graph, networkx.Graph):
+        return networkx.relabel_nodes(graph, number) if any(node in number for node in graph.nodes) else graph
+    pairs = graph if isinstance(graph, list | tuple) else np.asarray(graph).tolist()
+    if not any(isinstance(end, str) for pair in pairs for end in np.atleast_1d(pair).tolist()):
+        return graph
+    unknown = next((end for pair in pairs for end in pair if end not in number), None)
+    if unknown is not None:
+        raise ValueError(
+            f"edge end {unknown!r} is not the name of a feature; there are {', '.join(map(str, names[:10]))}"
+        )
+    return [(number[i], number[j]) for i, j in pairs]
 
 
 def _features(X: Any) -> int:

@@ -37,12 +37,14 @@ C, MOVE, PULL, RECENT, MEMORY = 3.0, 1.0, 0.8, 6.0, 0.95  # the constants of `au
 
 @dataclass(frozen=True)
 class Auto:
-    """The solver that needs no tuning; with `momentum` it ends with STORM and answers with the last iterate.
+    """The solver that needs no tuning; it answers with the minimiser itself, its exact zeros and ties.
 
-    That iterate has a smaller certificate than the average, which is the answer otherwise.
+    With exact=False the answer is the average of stochastic iterates; with `momentum` they end with STORM, and the
+    answer is the last one, which has a smaller certificate than the average.
     """
 
     momentum: bool = False
+    exact: bool = True
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,151 @@
+"""Fits that answer with the minimiser itself: exact zeros and ties, and a certificate of that very point.
+
+Newton's method (exact.py) where its systems are small. With more unknowns than that and no small working set, `auto`
+runs first; its average and its multipliers say on which face the answer lies, and the lowest of the average, the best
+point of that face and x = 0 is taken.
+
+Softmax, K classes: the unknowns of the classes one after the other, A once per class, and
+
+    F(x) = 1/N sum_i w_i (log sum_k exp(m_ik) - m_i,b_i),    d2F / dm_ik dm_il = w_i p_ik ([k = l] - p_il) / N
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.sparse import block_diag, csr_array, issparse
+from scipy.special import logsumexp, softmax
+
+from smadmm.learn.exact import LARGEST, OUTER, Model, Point, Seen, newton, on_the_face_of, solve, zero_point
+from smadmm.learn.fitting import Fit, Report, fit_auto
+from smadmm.learn.loops import Array, Task
+from smadmm.learn.pointwise import CLASSIFICATION
+from smadmm.learn.scaling import Columns
+from smadmm.running import History
+
+QUICK = 20_000_000  # entries of X: up to here a working set is tried before `auto`
+SOFTMAX_LARGEST = 1500  # unknowns of all classes together
+
+
+def model_of(task: Task) -> Model:
+    """F of a task."""
+    return Model(task.X, task.target, task.weight, CLASSIFICATION[task.loss], task.intercept)
+
+
+class Diary:
+    """The history of a fit by points."""
+
+    def __init__(self, report: Report = lambda: None):
+        self.history, self.begin, self.report, self.spent = History(), time.perf_counter(), report, 0
+
+    def seen(self, point: Point) -> None:
+        row = {"k": point.steps, "sfo": self.spent + point.sfo, "seconds": time.perf_counter() - self.begin}
+        row |= {"objective": point.objective, "certificate": point.certificate, "gradient": point.gradient}
+        self.history.append({**row, "subdifferential": 0.0, "feasibility": 0.0})
+        self.report()
+
+
+def fit_of(point: Point, diary: Diary) -> Fit:
+    """The fit that ends with this point."""
+    return Fit(point.x, point.steps, diary.spent + point.sfo, diary.history, -point.mu)
+
+
+def fit_point(model: Model, task: Task, tol: float, steps: int, start: Point | None, seen: Seen) -> Point:
+    """Newton from `start`; the sigmoid loss begins where a few steps of the logistic loss end."""
+    point = zero_point(task.A) if start is None else start
+    if task.loss == "sigmoid" and not point.x.any():
+        convex = replace(model, loss=CLASSIFICATION["logistic"])
+        point = replace(solve(convex, task.A, task.lam1, point, tol, steps=3), rho=0.0)
+        point = Point(point.x, np.zeros_like(point.mu))
+    return solve(model, task.A, task.lam1, point, tol, steps=steps, seen=seen)
+
+
+def fit_exact(
+    task: Task,
+    columns: Columns,
+    passes: int | None = None,
+    tol: float = 1e-10,
+    seed: int = 0,
+    *,
+    start: Point | None = None,
+    report: Report = lambda: None,
+) -> tuple[Fit, Point]:
+    """The fit, and its point to start the next one from; `passes` bounds Newton's steps and the passes of `auto`."""
+    model, diary = model_of(task), Diary(report)
+    entries = task.X.nnz if issparse(task.X) else task.X.size
+    point = None
+    if task.size <= LARGEST or entries <= QUICK:
+        point = fit_point(model, task, tol, passes or OUTER, start, diary.seen)
+        if task.size <= LARGEST or point.certificate <= tol:
+            return fit_of(point, diary), point
+        diary.spent += point.sfo
+    long = fit_auto(
+        task, columns, passes, tol, seed, start=None if start is None else start.x, convex_pass=True, report=report
+    )
+    diary.spent += long.sfo
+    average = Point(long.x, -long.lam, 0.0, long.history["objective"][-1], long.history["certificate"][-1], 0.0)
+    average.steps = long.passes
+    found = [on_the_face_of(model, task.A, task.lam1, average, tol, rho) for rho in (0.1, 1.0)]
+    diary.spent += sum(candidate.sfo for candidate in found)
+    empty = replace(zero_point(task.A), objective=model.value(np.zeros(model.n)))
+    best = min([*found, average, empty, *([] if point is None else [point])], key=lambda candidate: candidate.objective)
+    best = replace(best, sfo=0, steps=long.passes)
+    diary.seen(best)
+    return fit_of(best, diary), best
+
+
+@dataclass(frozen=True)
+class Softmax(Model):
+    """F of K classes; `target` holds the numbers of the classes."""
+
+    classes: int = 2
+
+    @property
+    def label(self) -> Any:
+        return self.target.astype(np.int64)
+
+    def margins(self, x: Array) -> Array:
+        z = x.reshape(self.classes, -1)
+        return np.asarray(self.X @ z[:, : self.X.shape[1]].T + z[:, self.X.shape[1] :].sum(axis=1))
+
+    def value(self, margins: Array) -> float:
+        own = np.take_along_axis(margins, self.label[:, None], axis=1)[:, 0]
+        return float(self.weight @ (logsumexp(margins, axis=1) - own)) / self.n
+
+    def gradient(self, margins: Array) -> Array:
+        c = softmax(margins, axis=1)
+        c[np.arange(self.n), self.label] -= 1
+        c *= (self.weight / self.n)[:, None]
+        g = np.asarray(self.X.T @ c).T
+        return np.column_stack([g, c.sum(axis=0)]).ravel() if self.intercept else g.ravel()
+
+    def hessian(self, margins: Array) -> tuple[Array, int]:
+        p, rows, size = softmax(margins, axis=1), 0, self.X.shape[1] + self.intercept
+        H = np.empty((self.classes, size, self.classes, size))
+        for k in range(self.classes):
+            for m in range(k + 1):
+                curvature = p[:, k] * ((k == m) - p[:, m])
+                block, rows = self.weighted_gram(curvature)
+                H[k, :, m], H[m, :, k] = block, block
+        return H.reshape(self.classes * size, -1), rows
+
+
+def fit_softmax(
+    tasks: list[Task], tol: float = 1e-10, steps: int | None = None, start: Point | None = None
+) -> tuple[list[Fit], Point]:
+    """One task per class, fitted jointly as a multinomial model."""
+    first, classes, diary = tasks[0], len(tasks), Diary()
+    label = np.argmax(np.stack([task.target for task in tasks]), axis=0).astype(np.float64)
+    model = Softmax(first.X, label, first.weight, CLASSIFICATION["logistic"], first.intercept, classes=classes)
+    A = csr_array(block_diag([first.A] * classes, format="csr"))
+    point = newton(
+        model, A, first.lam1, zero_point(A) if start is None else start, tol, steps=steps or OUTER, seen=diary.seen
+    )
+    if first.intercept:  # all may move together
+        point.x.reshape(classes, -1)[:, -1] -= point.x.reshape(classes, -1)[:, -1].mean()
+    whole = fit_of(point, diary)
+    xs, lams = whole.x.reshape(classes, -1), whole.lam.reshape(classes, -1)
+    return [replace(whole, x=x, lam=lam) for x, lam in zip(xs, lams, strict=True)], point

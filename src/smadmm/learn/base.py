@@ -1,0 +1,108 @@
+"""What the estimators share: columns, graph, penalty, and coefficients in the user's units.
+
+min_z  F(z) + alpha |[G; I] z|_1     over the coefficients z of standardised columns; coef_ = z / scale
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array, csr_matrix, eye_array, issparse, vstack
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from smadmm.learn.exact import faces
+from smadmm.learn.fitting import Fit
+from smadmm.learn.graphs import feature_graph
+from smadmm.learn.loops import Array
+from smadmm.learn.standard import Standard
+
+
+class GraphGuided(BaseEstimator):  # type: ignore[misc]
+    """A linear model with |z_i - s z_j| penalised along the edges (i, j) of a graph, and |z_i| for every feature."""
+
+    alpha: float | None
+    coef_: Any
+    intercept_: Any
+    graph: Any
+    fit_intercept: bool
+    standardize: bool
+    tol: float
+    random_state: Any
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _check_penalty(self, max_epochs: int | None) -> None:
+        if self.alpha is not None and not self.alpha >= 0:
+            raise ValueError(f"alpha must not be negative, got {self.alpha}")
+        if max_epochs is not None and not max_epochs >= 1:
+            raise ValueError(f"max_epochs must be at least 1, got {max_epochs}")
+
+    def _weight_of_penalty(self, rows: float, A: Any) -> float:
+        """alpha, or 1 / (rows sqrt(k)) with k penalties per feature: for plain l1 what C = 1 means in scikit-learn."""
+        if self.alpha is not None:
+            return float(self.alpha)
+        return float(np.sqrt(self.n_features_in_ / A.nnz)) / max(rows, 1e-300)
+
+    def _prepared(self, X: Any, weight: Array) -> tuple[Any, Any]:
+        """The columns as they are fitted, and A = [G; I] with an empty column for the intercept."""
+        self._standard = Standard.none(X.shape[1])
+        if self.standardize:
+            self._standard = Standard.of(X, weight, bool(self.fit_intercept))
+            X = self._standard.apply(X)
+        return X, self._constraint(X, weight)
+
+    def _constraint(self, X: Any, weight: Array) -> Any:
+        names = getattr(self, "feature_names_in_", None)
+        self.graph_ = feature_graph(self.graph, X, self.random_state, weight, names)
+        A = vstack([self.graph_, eye_array(X.shape[1])], format="csr")
+        return csr_array((A.data, A.indices, A.indptr), shape=(A.shape[0], X.shape[1] + int(self.fit_intercept)))
+
+    def _keep_unknowns(self, z: Array) -> None:
+        """Coefficients from rows z, one per problem."""
+        d = self.n_features_in_
+        self.coef_, self.intercept_ = self._standard.coefficients(z)
+        self.coef_standardized_ = z[:, :d]
+        A = csr_array(vstack([self.graph_, eye_array(d)], format="csr"))
+        self.groups_ = np.zeros(self.coef_.shape, dtype=np.int64)
+        for groups, row in zip(self.groups_, self.coef_standardized_, strict=True):
+            Z = faces(A, A @ row == 0)
+            groups[np.diff(Z.indptr) > 0] = Z.indices + 1
+        self.n_nonzero_ = int(np.count_nonzero(self.coef_))
+
+    def _keep_course(self, fits: list[Fit], warn: bool) -> None:
+        """What is known of the fits, and a warning if they are not done."""
+        one = len(fits) == 1 or all(fit.history is fits[0].history for fit in fits)
+        self.n_iter_ = max(fit.passes for fit in fits)
+        self.sfo_ = fits[0].sfo if one else sum(fit.sfo for fit in fits)
+        self.history_ = fits[0].history if one else [fit.history for fit in fits]
+        self.certificate_ = fits[0].certificate if one else [fit.certificate for fit in fits]
+        worst = max(fit.certificate.total for fit in fits)
+        if warn and not worst <= self.tol:
+            message = f"the certificate is {worst:.1e} after {self.n_iter_} passes, above tol = {self.tol:.1e}; "
+            warnings.warn(message + "raise max_epochs or alpha", ConvergenceWarning, stacklevel=3)
+
+    def _scores(self, X: Any) -> Array:
+        """Margins, one column per problem."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        return np.asarray(safe_sparse_dot(X, self.coef_.T, dense_output=True) + self.intercept_)
+
+    def sparsify(self) -> Any:
+        """Store coef_ as a sparse matrix: smaller and faster to apply where most coefficients are zero."""
+        check_is_fitted(self)
+        self.coef_ = csr_matrix(self.coef_)
+        return self
+
+    def densify(self) -> Any:
+        """Store coef_ as an array again."""
+        check_is_fitted(self)
+        self.coef_ = self.coef_.toarray() if issparse(self.coef_) else self.coef_
+        return self

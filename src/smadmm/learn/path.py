@@ -1,0 +1,294 @@
+"""The weight of the penalty by cross-validation along a path.
+
+The path begins at alpha = |grad F(0)|_inf, where all coefficients are zero (F at the best intercept), and falls by
+10^(1/4) from step to step; every fit starts at the one before. It ends when the mean held-out loss has been above its
+minimum for five steps and by more than a standard error, or after eight steps without a new minimum, or six decades
+below its beginning. The answer is the alpha of the smallest mean loss, or by the one-standard-error rule the largest
+alpha whose mean is within a standard error of it.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.special import log_softmax
+from sklearn.model_selection import KFold, StratifiedKFold, check_cv
+
+from smadmm.extras import needs
+from smadmm.learn.answers import fit_exact, fit_softmax
+from smadmm.learn.classifier import _Classifier, rows_of
+from smadmm.learn.exact import Model, Point
+from smadmm.learn.loops import Array, Task
+from smadmm.learn.pointwise import CLASSIFICATION, SQUARED, huber, student
+from smadmm.learn.regressor import _Regressor, fit_regression, spread
+from smadmm.learn.scaling import column_sums
+
+FALL = 10**-0.25
+DECADES = 6
+PATIENCE, CLEARLY = 8, 5
+ROUGHLY = 0.03  # |grad F + A'mu| of the fits on the way, in units of alpha
+
+Step = Callable[[float], tuple[Array, float]]  # alpha -> unknowns, one row per problem, and the held-out loss
+
+
+@dataclass(frozen=True)
+class Path:
+    """Alphas from large to small; losses held out (alphas, folds); unknowns of all rows (alphas, problems, size)."""
+
+    alphas: Array
+    losses: Array
+    unknowns: Array
+
+    @property
+    def mean(self) -> Array:
+        return np.asarray(self.losses.mean(axis=1))
+
+    @property
+    def error(self) -> Array:
+        """Standard errors of the means."""
+        return np.asarray(self.losses.std(axis=1, ddof=1) / np.sqrt(self.losses.shape[1]))
+
+    @property
+    def best(self) -> int:
+        return int(self.mean.argmin())
+
+    @property
+    def within_one_error(self) -> int:
+        """The largest alpha whose mean is within a standard error of the smallest."""
+        return int(np.flatnonzero(self.mean <= self.mean[self.best] + self.error[self.best])[0])
+
+    def chosen(self, one_standard_error: bool) -> float:
+        return float(self.alphas[self.within_one_error if one_standard_error else self.best])
+
+
+def follow_path(folds: Sequence[Step], everything: Step, highest: float, alphas: Any = None) -> Path:
+    """All folds down the path, step by step."""
+    given = np.sort(np.asarray(alphas, dtype=float))[::-1] if alphas is not None else None
+    grid: Any = highest * FALL ** np.arange(4 * DECADES + 1) if given is None else given
+    losses: list[list[float]] = []
+    for alpha in grid:
+        losses.append([fold(float(alpha))[1] for fold in folds])
+        if given is None and _past_the_minimum(np.array(losses)):
+            break
+    reached = grid[: len(losses)]
+    return Path(reached, np.array(losses), np.stack([everything(float(alpha))[0] for alpha in reached]))
+
+
+def _past_the_minimum(losses: Array) -> bool:
+    mean = losses.mean(axis=1)
+    best = int(mean.argmin())
+    error = losses[best].std(ddof=1) / np.sqrt(losses.shape[1])
+    since = len(mean) - 1 - best
+    return since >= PATIENCE or (since >= CLEARLY and mean[-1] > mean[best] + error)
+
+
+def highest_alpha(model: Model) -> float:
+    """|dF/dz|_inf over the coefficients at z = 0 and the best intercept."""
+    x = np.zeros(model.X.shape[1] + model.intercept)
+    for _ in range(20 * model.intercept):
+        margins = model.margins(x)
+        slope = float(model.weight @ model.loss.slope(margins, model.target))
+        x[-1] -= slope / max(float(model.weight @ model.loss.curvature(margins, model.target)), 1e-12)
+    return float(np.abs(model.gradient(model.margins(x))[: model.X.shape[1]]).max(initial=0.0)) or 1.0
+
+
+class _Plotted:
+    """The picture of a path."""
+
+    path_: Path
+    alpha_: float
+    n_features_in_: int
+
+    def path_plot(self) -> Any:
+        """Coefficients (of the first problem) and held-out loss along the path, as a matplotlib figure."""
+        needs("matplotlib", "plot", "figures")
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7, 6), layout="constrained")
+        top, bottom = figure.subplots(2, 1, sharex=True)
+        path = self.path_
+        coef = path.unknowns[:, 0, : self.n_features_in_]
+        names = getattr(self, "feature_names_in_", [str(j) for j in range(coef.shape[1])])
+        top.plot(path.alphas, coef, linewidth=1)
+        for j in np.argsort(-np.abs(coef[-1]), kind="stable")[:10]:
+            top.annotate(names[j], (path.alphas[-1], coef[-1, j]), fontsize=7)
+        top.set(ylabel="standardised coefficient", xscale="log")
+        bottom.errorbar(path.alphas, path.mean, path.error, capsize=2)
+        bottom.set(xlabel="alpha", ylabel="held-out loss")
+        for axes in (top, bottom):
+            axes.axvline(self.alpha_, color="0.6", linestyle="--")
+        top.invert_xaxis()
+        return figure
+
+
+class GraphGuidedClassifierCV(_Plotted, _Classifier):
+    """GraphGuidedClassifier with the weight of the penalty chosen by cross-validation along a path.
+
+    Parameters
+    ----------
+    alphas : weights to try; None finds both ends from the data.
+    cv : number of folds, or a splitter of scikit-learn.
+    one_standard_error : whether the largest alpha within a standard error of the best one is taken: fewer coefficients.
+
+    The others are those of GraphGuidedClassifier; the solver is "auto". After fit also `path_`, with `alphas`, `losses`
+    held out and `unknowns`; `path_plot()` draws it. The held-out loss is the loss of the fit.
+    """
+
+    alpha = None
+    solver = "auto"
+
+    def __init__(
+        self,
+        alphas: Any = None,
+        *,
+        cv: Any = 5,
+        one_standard_error: bool = False,
+        graph: Any = "glasso",
+        loss: str = "logistic",
+        multi_class: str = "multinomial",
+        fit_intercept: bool = True,
+        standardize: bool = True,
+        class_weight: Any = None,
+        calibrate: bool = True,
+        max_epochs: int | None = None,
+        tol: float = 1e-10,
+        random_state: Any = None,
+        verbose: int = 0,
+    ):
+        self.alphas = alphas
+        self.cv = cv
+        self.one_standard_error = one_standard_error
+        self.graph = graph
+        self.loss = loss
+        self.multi_class = multi_class
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.class_weight = class_weight
+        self.calibrate = calibrate
+        self.max_epochs = max_epochs
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    warm_start = False
+
+    def _choose_alpha(self, tasks: list[Task], rows: float, kept: Any, seed: int) -> float:
+        number = np.zeros(len(tasks[0].target)) if len(tasks) > 1 else tasks[0].target
+        for k, task in enumerate(tasks[1:], 1):
+            number = np.where(task.target > 0, k, number)
+        splits = _splits(self.cv, number, kept, seed)
+        steps = [
+            self._steps([rows_of(t, train) for t in tasks], [rows_of(t, test) for t in tasks]) for train, test in splits
+        ]
+        highest = max(highest_alpha(_model(task)) for task in tasks)
+        self.path_ = follow_path(steps, self._steps(tasks, tasks), highest, self.alphas)
+        return self.path_.chosen(self.one_standard_error)
+
+    def _steps(self, train: list[Task], held_out: list[Task]) -> Step:
+        """Fits of these rows from alpha to alpha, each from the one before."""
+        softmax, columns = self._is_softmax(train[0].size), column_sums(train[0].X, train[0].weight)
+        starts: list[Point | None] = [None] * len(train)
+
+        def step(alpha: float) -> tuple[Array, float]:
+            tasks, tol = [replace(task, lam1=alpha) for task in train], (ROUGHLY * alpha) ** 2
+            if softmax:
+                fits, starts[0] = fit_softmax(tasks, tol, self.max_epochs, starts[0])
+            else:
+                both = [
+                    fit_exact(t, columns, self.max_epochs, tol, start=s) for t, s in zip(tasks, starts, strict=True)
+                ]
+                fits, starts[:] = [fit for fit, _ in both], [point for _, point in both]
+            x = np.stack([fit.x for fit in fits])
+            margins = np.stack([_model(task).margins(row) for task, row in zip(held_out, x, strict=True)], axis=1)
+            return x, _held_out_loss(held_out, margins, softmax)
+
+        return step
+
+
+def _model(task: Task) -> Model:
+    return Model(task.X, task.target, task.weight, CLASSIFICATION[task.loss], task.intercept)
+
+
+def _held_out_loss(tasks: list[Task], margins: Array, softmax: bool) -> float:
+    if softmax:
+        own = np.stack([task.target > 0 for task in tasks], axis=1)
+        return -float(tasks[0].weight @ log_softmax(margins, axis=1)[own]) / len(margins)
+    return sum(_model(task).value(margins[:, k]) for k, task in enumerate(tasks))
+
+
+def _splits(cv: Any, y: Array, kept: Any, seed: int, classifier: bool = True) -> list[tuple[Any, Any]]:
+    """The folds: shuffled if only their number is given; given ones without the rows that were left out."""
+    if isinstance(cv, numbers.Integral):
+        smallest = int(np.unique(y, return_counts=True)[1].min()) if classifier else len(y)
+        kind = StratifiedKFold if classifier else KFold
+        return list(kind(max(2, min(int(cv), smallest)), shuffle=True, random_state=seed).split(y, y))
+    if isinstance(cv, Iterable):
+        number = np.cumsum(kept) - 1
+        return [tuple(number[np.asarray(rows)[kept[rows]]] for rows in split) for split in cv]
+    return list(check_cv(cv, y, classifier=classifier).split(np.zeros((len(y), 1)), y))
+
+
+class GraphGuidedRegressorCV(_Plotted, _Regressor):
+    """GraphGuidedRegressor with the weight of the penalty chosen by cross-validation along a path.
+
+    The parameters are those of GraphGuidedRegressor and, for the path, of GraphGuidedClassifierCV. The held-out loss of
+    the robust losses has the scale of the residuals of all rows.
+    """
+
+    alpha = None
+    warm_start = False
+
+    def __init__(
+        self,
+        alphas: Any = None,
+        *,
+        cv: Any = 5,
+        one_standard_error: bool = False,
+        graph: Any = "glasso",
+        loss: str = "squared",
+        fit_intercept: bool = True,
+        standardize: bool = True,
+        max_epochs: int | None = None,
+        tol: float = 1e-10,
+        random_state: Any = None,
+    ):
+        self.alphas = alphas
+        self.cv = cv
+        self.one_standard_error = one_standard_error
+        self.graph = graph
+        self.loss = loss
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.max_epochs = max_epochs
+        self.tol = tol
+        self.random_state = random_state
+
+    def _choose_alpha(self, model: Model, A: Any, rows: float, kept: Any, seed: int) -> float:
+        named = {"squared": lambda scale: SQUARED, "huber": huber, "student": student}
+        measure = named[self.loss](0.5 * spread(model.target, model.weight))
+        splits = _splits(self.cv, model.target, kept, seed, classifier=False)
+        parts = [(_part(model, train), _part(model, test)) for train, test in splits]
+        steps = [self._steps(train, replace(test, loss=measure), A) for train, test in parts]
+        start = model if self.loss == "squared" else replace(model, loss=huber(spread(model.target, model.weight)))
+        self.path_ = follow_path(steps, self._steps(model, model, A), highest_alpha(start), self.alphas)
+        return self.path_.chosen(self.one_standard_error)
+
+    def _steps(self, train: Model, held_out: Model, A: Any) -> Step:
+        last: list[Point | None] = [None]
+
+        def step(alpha: float) -> tuple[Array, float]:
+            fit, last[0], _ = fit_regression(
+                train, A, alpha, self.loss, (ROUGHLY * alpha) ** 2, self.max_epochs, last[0]
+            )
+            return fit.x[None], held_out.value(held_out.margins(fit.x))
+
+        return step
+
+
+def _part(model: Model, rows: Any) -> Model:
+    weight = model.weight[rows]
+    return replace(model, X=model.X[rows], target=model.target[rows], weight=weight / weight.mean())

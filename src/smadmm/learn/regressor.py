@@ -1,0 +1,164 @@
+"""Scikit-learn regression whose coefficients are tied along the edges of a graph over the features.
+
+    min_z  1/N sum_i w_i l((a_i'z + z_0 - b_i) / t) + alpha |[G; I] z|_1
+
+over the coefficients z of standardised columns and targets in units of t: their standard deviation, or for the robust
+losses 1.4826 times their median absolute deviation. Huber's and Student's loss take the scale of the residuals from the
+data: Huber fits and the median absolute residual in turn, until it stays. Student's loss is nonconvex and ignores far
+outliers; it starts where Huber's ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, validate_data
+
+from smadmm.arguments import one_of
+from smadmm.learn.answers import Diary, fit_of
+from smadmm.learn.base import GraphGuided
+from smadmm.learn.exact import OUTER, Model, Point, solve, strict, zero_point
+from smadmm.learn.fitting import Fit
+from smadmm.learn.loops import Array
+from smadmm.learn.pointwise import SQUARED, huber, student
+
+LOSSES = ("squared", "huber", "student")
+NORMAL = 1.4826  # standard deviation of normal noise per median absolute deviation
+ROUNDS, STEADY = 10, 0.01  # fits that find the scale of the residuals; relative change that ends them
+
+
+def median(values: Array, weight: Array) -> float:
+    """The middle of the weight; between two values their mean."""
+    order = np.argsort(values)
+    total = np.cumsum(weight[order])
+    low, high = np.searchsorted(total, total[-1] * np.array([0.5 - 1e-12, 0.5 + 1e-12]))
+    return float(0.5 * (values[order[low]] + values[order[min(high, len(order) - 1)]]))
+
+
+def spread(values: Array, weight: Array) -> float:
+    """A robust standard deviation around zero; never zero."""
+    middle = NORMAL * median(np.abs(values), weight)
+    return middle or float(np.sqrt(np.average(values**2, weights=weight))) or 1.0
+
+
+def fit_regression(
+    model: Model, A: Any, alpha: float, loss: str, tol: float, steps: int | None = None, start: Point | None = None
+) -> tuple[Fit, Point, float]:
+    """The fit, its point to start the next one from, and the scale of the residuals."""
+    diary, point = Diary(), zero_point(A) if start is None else start
+    if loss == "squared":
+        point = solve(replace(model, loss=SQUARED), A, alpha, point, tol, steps=steps or OUTER, seen=diary.seen)
+        residual = model.margins(point.x) - model.target
+        return fit_of(point, diary), point, float(np.sqrt(np.average(residual**2, weights=model.weight)))
+    scale = spread(model.margins(point.x) - model.target, model.weight)
+    for _ in range(ROUNDS):
+        point = solve(replace(model, loss=huber(scale)), A, alpha, point, tol, steps=steps or OUTER, seen=diary.seen)
+        diary.spent += point.sfo
+        before, scale = scale, spread(model.margins(point.x) - model.target, model.weight)
+        if abs(scale - before) <= STEADY * before:
+            break
+    last = huber(scale) if loss == "huber" else student(scale)
+    point = solve(replace(model, loss=last), A, alpha, point, tol, steps=steps or OUTER, seen=diary.seen)
+    return fit_of(point, diary), point, scale
+
+
+class _Regressor(RegressorMixin, GraphGuided):  # type: ignore[misc]
+    """What the regressors share: everything but where alpha comes from."""
+
+    loss: str
+    max_epochs: int | None
+    warm_start: bool
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Fit from the start, or from the last coefficients with warm_start."""
+        one_of("loss", self.loss, LOSSES)
+        self._check_penalty(self.max_epochs)
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", y_numeric=True)
+        y = np.asarray(y, dtype=np.float64)
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        kept = weight > 0
+        if not kept.all():
+            X, y, weight = X[kept], y[kept], weight[kept]
+        X, A = self._prepared(X, weight)
+        centre, unit = self._target_scale(y, weight)
+        model = Model(X, (y - centre) / unit, weight / weight.mean(), SQUARED, bool(self.fit_intercept))
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self.alpha_ = self._choose_alpha(model, A, float(weight.sum()), kept, seed)
+        tol = strict(self.tol, self.alpha_)
+        fit, _, scale = fit_regression(model, A, self.alpha_, self.loss, tol, self.max_epochs, self._start(A))
+        self._keep_unknowns(fit.x[None])
+        self.coef_, self.intercept_ = unit * self.coef_[0], float(unit * self.intercept_[0] + centre)
+        self.scale_, self._target = unit * scale, (centre, unit)
+        self._keep_course([fit], warn=True)
+        return self
+
+    def _target_scale(self, y: Array, weight: Array) -> tuple[float, float]:
+        """Centre and unit of the targets."""
+        robust = self.loss != "squared"
+        middle = median(y, weight) if robust else float(np.average(y, weights=weight))
+        centre = middle if self.fit_intercept else 0.0
+        if not self.standardize:
+            return centre, 1.0
+        rest = y - middle
+        unit = spread(rest, weight) if robust else float(np.sqrt(np.average(rest**2, weights=weight)))
+        return centre, unit if unit > 1e-12 * abs(middle) else 1.0
+
+    def _choose_alpha(self, model: Model, A: Any, rows: float, kept: Any, seed: int) -> float:
+        return self._weight_of_penalty(rows, A)
+
+    def _start(self, A: Any) -> Point | None:
+        before = getattr(self, "coef_standardized_", None)
+        if not self.warm_start or before is None or before.shape[1] != self.n_features_in_:
+            return None
+        x = np.zeros(A.shape[1])
+        x[: before.shape[1]] = before[0]
+        return Point(x, np.zeros(A.shape[0]))
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """The expected target of every row."""
+        return np.asarray(self._scores(X)).ravel()
+
+
+class GraphGuidedRegressor(_Regressor):
+    """Linear regression with |z_i - s z_j| penalised along the edges (i, j) of a graph, and |z_i| for every feature.
+
+    Parameters
+    ----------
+    alpha : weight of the penalty, for standardised columns and targets; None is 1 / (rows sqrt(k)), k penalties per
+        feature.
+    graph : as for GraphGuidedClassifier.
+    loss : "squared", "huber" or "student" (robust; nonconvex).
+    fit_intercept, standardize, max_epochs, tol, warm_start, random_state : as for GraphGuidedClassifier; standardize is
+        about the targets, too.
+
+    After fit: `coef_`, `intercept_` in the units of X and y; `scale_` of the residuals; `coef_standardized_`,
+    `groups_`, `n_nonzero_`, `alpha_`, `graph_`, `certificate_` as for GraphGuidedClassifier.
+    """
+
+    def __init__(
+        self,
+        alpha: float | None = None,
+        *,
+        graph: Any = "glasso",
+        loss: str = "squared",
+        fit_intercept: bool = True,
+        standardize: bool = True,
+        max_epochs: int | None = None,
+        tol: float = 1e-10,
+        warm_start: bool = False,
+        random_state: Any = None,
+    ):
+        self.alpha = alpha
+        self.graph = graph
+        self.loss = loss
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.max_epochs = max_epochs
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
