@@ -33,7 +33,7 @@ from torch import Tensor
 from smadmm.arguments import ArgumentError, one_of, positive
 from smadmm.imaging.metrics import align, snr, ssim
 from smadmm.imaging.phase_checks import dead_pixels, doubts, saturation
-from smadmm.imaging.phase_fit import STARTS, Fit, error_level, fit_amplitudes, residual_of, size_of
+from smadmm.imaging.phase_fit import STARTS, Fit, dark, error_level, fit_amplitudes, residual_of, size_of
 from smadmm.imaging.pnp import METHODS, Method, pnp
 from smadmm.imaging.priors import Prior, find_prior
 from smadmm.imaging.red import RED
@@ -50,7 +50,7 @@ from smadmm.solver import ADMM, State
 from smadmm.xsteps import Metric
 
 EVERY, ITERATIONS, STOCHASTIC, BATCH = 10, 60, 200, 6
-STILL = 0.003  # of lv: a change of the image that is none
+STILL, STILL_DARK = 0.01, 0.001  # of lv: a change that is none; where masks are dark some pixels settle late
 UNEXPLAINED = 1.05  # times the noise: a residual that the prior should not reach
 FIRST_NOISE, ROUNDS, ROUND = 0.3, 8, 10  # of the amplitudes, where the fit does not tell it; tries, their iterations
 NATURAL = ((10 / 255, "ridge-natural"), (20 / 255, "ridge-natural-15"), (math.inf, "ridge-natural-25"))
@@ -122,7 +122,7 @@ def retrieve(
     level = error_level(fit.noise, count, data.light)
     solver, found = plan.solver(loss, level, fit, (data.light, data.peak))
     exact = None if truth is None else torch.from_numpy(np.asarray(truth)).to(data.dtype) / data.scale
-    still = Still(STILL * level) if size == count else None
+    still = Still(level * (STILL_DARK if dark(data.light) else STILL)) if size == count else None
     stop = Stop(iterations=iterations or (STOCHASTIC if still is None else ITERATIONS))
     result = run(solver, fit.image, stop, every=EVERY, metrics=_metric(few, exact), objective=False, callback=still,
                  progress=progress, checkpoint=target, resume=resume)  # fmt: skip
@@ -364,10 +364,10 @@ class Patterns:
                 "stop, or dead): they are left out. Name such pixels by valid."
             )
         if top is not None:
-            self.top = top
+            self.top, share = top, (some[:, kept] >= top).mean()
             found.append(
-                f"{(some[:, kept] >= top).mean():.2%} of the pixels have the largest value: the detector is saturated there, "
-                "and they are left out. Expose for a shorter time."
+                f"{share:.2%} of the pixels have the largest value: the detector is saturated there, and they are left "
+                "out. Expose for a shorter time."
             )
         kept &= ~dead
         self.valid = None if kept.all() else kept

@@ -104,10 +104,15 @@ def error_level(noise: float, count: int, light: Tensor) -> float:
     return noise * math.sqrt(2 / (count * float(light.mean())))
 
 
+def dark(light: Tensor) -> bool:
+    """Whether some pixels are hardly seen."""
+    return float(light.min()) < WEAK * float(light.mean())
+
+
 def fill(x: Tensor, light: Tensor) -> Tensor:
     """Pixels that hardly any mask lets through, from their neighbours; the others as they are."""
     mean = float(light.mean())
-    if float(light.min()) >= WEAK * mean or min(x.shape) < 3:
+    if not dark(light) or min(x.shape) < 3:
         return x
     if x.is_complex():
         return torch.complex(fill(x.real.contiguous(), light), fill(x.imag.contiguous(), light))
