@@ -61,8 +61,11 @@ PARTS = (torch.real, torch.imag)
 
 def retrieve(
     patterns: Any,
-    masks: Any,
+    masks: Any = None,
     *,
+    positions: Any = None,
+    probe: Any = None,
+    shape: tuple[int, int] | None = None,
     quantity: str = "amplitudes",
     complex: bool = False,
     valid: Any = None,
@@ -86,6 +89,9 @@ def retrieve(
     patterns : n x height x width, amplitudes or intensities: NumPy, torch, or anything that is read by indexing, such
         as a memory map or an HDF5 dataset. The image comes back as the same kind.
     masks : n x height x width, complex.
+    positions, probe, shape : of ptychography, in the place of masks: n x 2, row and column of the upper left corner of
+        the probe in pixels of the object, which begins at (0, 0); the complex probe, height x width; the object's
+        shape, None: as far as the probe reaches. Objects are complex; `start`, `method`, checkpoints are not for them.
     quantity : "amplitudes" or "intensities".
     complex : whether the image is complex.
     valid : height x width, True where the detector measures. Saturated pixels, and those that are zero in every pattern
@@ -104,6 +110,15 @@ def retrieve(
     one_of("method", method, METHODS)
     one_of("start", start, STARTS)
     one_of("quantity", quantity, QUANTITIES)
+    if positions is not None:
+        from smadmm.imaging.ptychography import retrieve_scan
+
+        if probe is None or masks is not None:
+            raise ArgumentError("{positions} go with a {probe}, the complex field that is scanned, and without {masks}")
+        return retrieve_scan(patterns, positions, probe, shape=shape, quantity=quantity, valid=valid, prior=prior,
+                             strength=strength, iterations=iterations, batch=batch, truth=truth, seed=seed)  # fmt: skip
+    if masks is None:
+        raise ArgumentError("give {masks}, or for ptychography {positions} and {probe}")
     positive(batch=batch, iterations=iterations, strength=strength)
     find_prior(prior or NATURAL[0][1])
     begin, data = time.perf_counter(), Patterns(patterns, masks, quantity, complex, device)

@@ -57,7 +57,7 @@ def saturation(values: NDArray[np.float32]) -> float | None:
 
 def doubts(loss: AmplitudeLoss, fit: Fit, quantity: str) -> list[str]:
     """Why the fit may be no image of the object, with the likely cause, one sentence each."""
-    found = [*_equal_masks(loss), *_odd_patterns(loss, fit), *_turned_signs(fit.image)]
+    found = [*_equal_masks(loss), *_odd_patterns(loss, fit), *turned_signs(fit.image)]
     share = fit.residual / size_of(loss)
     if found or share < HIGH or not fit.determined:
         return found
@@ -80,7 +80,7 @@ def _equal_masks(loss: AmplitudeLoss) -> Iterator[str]:
         yield "All masks are equal, so that their patterns say the same: give the complex transmission of each mask."
 
 
-def _turned_signs(x: Tensor) -> Iterator[str]:
+def turned_signs(x: Tensor) -> Iterator[str]:
     """An image whose neighbours have opposite signs."""
 
     def roughness(v: Tensor) -> float:

@@ -1,8 +1,9 @@
 """Measured diffraction patterns with their masks, from NPZ, HDF5 or NPY files.
 
 NPZ and HDF5 hold `amplitudes` or `intensities` (n x H x W), `masks` (complex, n x H x W) and perhaps the `truth` and
-the detector's `valid` pixels (both H x W). An NPY file holds the patterns alone; the masks are a second NPY file. NPY
-and HDF5 stay on disk and are read as they are drawn.
+the detector's `valid` pixels (both H x W); for ptychography `positions` (n x 2, row and column in pixels) and the
+complex `probe` (H x W) in the place of masks. An NPY file holds the patterns alone; the masks are a second NPY
+file. NPY and HDF5 stay on disk and are read as they are drawn.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ def read_patterns(path: Path, masks: Path | None = None, quantity: str | None = 
     kinds = [name for name in QUANTITIES if name in found and quantity in (None, name)]
     if len(kinds) != 1:
         raise ValueError(f"{path} needs one array 'amplitudes' or 'intensities'; it has {sorted(found)}")
-    if "masks" not in found:
+    scan: dict[str, Any] = {name: np.asarray(found[name]) for name in ("positions", "probe") if name in found}
+    if "masks" not in found and len(scan) < 2:
         raise ArgumentError("{0} has no array 'masks'; it has {1}, or give {mask_file} MASKS.npy", path, sorted(found))
     parts = {name: np.asarray(found[name]) if name in found else None for name in ("truth", "valid")}
-    return {"patterns": found[kinds[0]], "masks": found["masks"], "quantity": kinds[0], **parts}
+    return {"patterns": found[kinds[0]], "masks": found.get("masks"), "quantity": kinds[0], **parts, **scan}
 
 
 def read_array(path: Path) -> Any:
