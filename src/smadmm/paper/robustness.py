@@ -22,11 +22,12 @@ from smadmm.paper.rows import outcome, some
 from smadmm.report import Column, Part, Table, Verdict
 
 SETS, VARIED = {"Set12": 12, "OnRED6": 1}, "Set12"  # sets and how many of their images
+QUICK = (64, 20)  # pixels and variations
 SLACK, AIM, SECONDS, TOLERANCE = 0.1, 32.8, 0.9, 0.01
 
 
 def robustness_jobs(request: Request) -> list[RobustnessRun]:
-    size, variations = (64, 20) if request.quick else (256, 200)
+    size, variations = QUICK if request.quick else (256, 200)
     counts = {
         name: 1 if request.quick else min(n, len(read_corners(request.data, name, size))) for name, n in SETS.items()
     }
