@@ -63,7 +63,7 @@ def doubts(loss: AmplitudeLoss, fit: Fit, quantity: str) -> list[str]:
         return found
     told = f"The image leaves {share:.0%} of the amplitudes unexplained"
     for name, other in _descriptions(loss, quantity):
-        tried = fit_amplitudes(other, "constant")
+        tried = fit_amplitudes(other, "auto" if other.dtype != loss.dtype else "constant")  # complex ones need RAAR
         if tried.determined and tried.noise / size_of(other) < BETTER * fit.noise / size_of(loss):
             return [f"{told}, but {tried.residual / size_of(other):.0%} if {name}."]
     if _predicts(loss):

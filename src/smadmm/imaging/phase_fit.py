@@ -21,6 +21,7 @@ from smadmm.losses.phase import alternating_start, constant_start, spectral_star
 
 STARTS = ("auto", "constant", "spectral", "raar")
 STEPS, MOMENTUM, STILL = 60, 0.6, 1e-4  # of the descent: at most so many, until a step changes no more than this
+HIGH = 0.15  # of the amplitudes: a residual of strong noise, or of a local minimum (one pixel that outshines all)
 FEW = 3  # masks of a real image with which descent may end in a local minimum
 WEAK = 0.05  # pixels that get less of the mean light are filled in from their neighbours
 
@@ -85,12 +86,13 @@ def _starts(loss: AmplitudeLoss, start: str) -> Tensor:
 
 
 def fit_amplitudes(loss: AmplitudeLoss, start: str = "auto") -> Fit:
-    """The fit on all masks of a loss. `auto` begins with a constant, and where that may fail tries RAAR too."""
+    """The fit on all masks of a loss. `auto` begins with a constant, and tries others where that may fail."""
     light = light_of(loss)
     x, still = descend(loss, _starts(loss, start), light)
     residual, unknowns = residual_of(loss, x), 2 if x.is_complex() else 1
-    if start == "auto" and (loss.n <= FEW * unknowns or not still):
-        other, _ = descend(loss, _starts(loss, "raar"), light)
+    tried = ["raar"] * (loss.n <= FEW * unknowns or not still) + ["spectral"] * (residual > HIGH * size_of(loss))
+    for name in tried if start == "auto" else []:
+        other, _ = descend(loss, _starts(loss, name), light)
         if (second := residual_of(loss, other)) < residual:
             x, residual = other, second
     x = fill(x if x.is_complex() or float(x.sum()) >= 0 else -x, light)
