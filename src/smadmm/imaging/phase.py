@@ -98,7 +98,7 @@ def retrieve(
         amid bright ones, are left out anyway.
     prior : a shipped denoiser, a file of weights (.safetensors), "tv" or "none"; None: the ridge-natural that was
         trained for the noise at hand.
-    start : of the fit without prior: "constant", "spectral", "raar", or "auto": a constant, and others where it may fail.
+    start : of the fit without prior: "constant", "spectral", "raar", or "auto": all, where one may fail.
     batch : masks per step; None: all of at most 16, else 6. With all masks gradients are exact.
     iterations : at most; None: 60, or 200 with batches. With all masks it ends when nothing changes any more.
     strength : multiplies the weight that the prior gets from the noise.
