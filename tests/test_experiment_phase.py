@@ -4,6 +4,7 @@ import json
 import math
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -208,3 +209,26 @@ def test_an_interrupted_job_leaves_no_result(data, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         small(tmp_path, data, monkeypatch)
     assert not list((tmp_path / "parts").glob("*.json"))
+
+
+@pytest.mark.slow
+def test_robustness_leaves_verdicts_and_tables(data, tmp_path, monkeypatch):
+    """On small images: one case, two variations and two wrong inputs."""
+    from smadmm.paper import robustness, robustness_runs
+
+    (Path(data) / "images" / "Set12").symlink_to(Path(data) / "images" / "OnRED6")
+    for module in (robustness, robustness_runs):
+        monkeypatch.setattr(module, "SMALL", 32)
+    monkeypatch.setattr(robustness, "CASES", {"25 dB": robustness.CASES["25 dB"]})
+    monkeypatch.setattr(robustness, "WRONG", ["fftshift", "intensities"])
+    monkeypatch.setattr(robustness, "QUICK", (32, 2))
+    request = Request(tmp_path, data, quick=True, processes=0, progress=False)
+    rows = reproduce(robustness.ROBUSTNESS, request)
+    assert [row["kind"] for row in rows] == ["case", "case", "variation", "variation", "wrong", "wrong"]
+    for row in rows[:2]:
+        assert row["default"] > max(row["fit"], row["one denoising"]) - 0.1 and row["default_cpu"] > 0
+    assert all(row["default"] > row["fit"] for row in rows[2:4]) and all(row["told"] for row in rows[4:])
+    stored = json.loads((tmp_path / "results.json").read_text())
+    outcomes = [part["outcome"] for part in stored["report"] if isinstance(part, dict) and part["kind"] == "verdict"]
+    assert len(outcomes) == 4 and outcomes[0] == outcomes[2] == outcomes[3] == "holds"
+    assert "fit + one denoising" in (tmp_path / "table.md").read_text()

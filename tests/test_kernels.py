@@ -48,9 +48,12 @@ def phase():
     from smadmm.losses import AmplitudeLoss
     from smadmm.operators import CodedDiffraction, circle_masks
 
-    f = AmplitudeLoss(CodedDiffraction(circle_masks(3, (18, 21))), random((3, 18, 21), 0).abs())
-    points = random((18, 21), 1), random((18, 21), 2)
-    return [f.gradient(points[:1], (1.0,), f.full()), f.gradient(points, (1.0, -0.6), f.full())]
+    made = []
+    for dtype in (torch.float32, torch.complex64):
+        f = AmplitudeLoss(CodedDiffraction(circle_masks(3, (18, 21)), dtype), random((3, 18, 21), 0).abs())
+        points = random((18, 21), 1).to(dtype), random((18, 21), 2).to(dtype)
+        made += [f.gradient(points[:1], (1.0,), f.full()), f.gradient(points, (1.0, -0.6), f.full())]
+    return made
 
 
 def classifier():

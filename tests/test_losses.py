@@ -15,12 +15,13 @@ from smadmm.losses import (
     LeastSquares,
     Logistic,
     PoissonLoss,
+    PtychographyLoss,
     Sigmoid,
     Squared,
     SquaredHinge,
     Stream,
 )
-from smadmm.operators import CodedDiffraction, circle_masks
+from smadmm.operators import CodedDiffraction, Ptychography, circle_masks
 from smadmm.proxes import L1
 from smadmm.sampling import Ordered, Rng, iid, pass_batches, reshuffled, run_batches, runs
 
@@ -44,6 +45,7 @@ DIFFRACTION = CodedDiffraction(circle_masks(N, (4, D)), torch.float64)
 COMPLEX_DIFFRACTION = CodedDiffraction(random((N, 4, D), 10, torch.complex128), torch.complex128)
 PATTERNS = 1 + random((N, 4, D), 9).abs()
 
+SCAN = Ptychography(random((3, 2), 5, torch.complex128), [(i % 3, 0.5 * (i % 4)) for i in range(N)], (6, 5))
 LOSSES = {
     "sigmoid": Sigmoid(X, SIGNS),
     "logistic": Logistic(X, SIGNS),
@@ -66,6 +68,7 @@ LOSSES = {
     "intensity, complex": IntensityLoss(COMPLEX_DIFFRACTION, PATTERNS),
     "poisson": PoissonLoss(DIFFRACTION, PATTERNS, background=0.1),
     "poisson, complex": PoissonLoss(COMPLEX_DIFFRACTION, PATTERNS, background=0.1),
+    "ptychography": PtychographyLoss(SCAN, random((N, 3, 2), 9).abs()),
     "autograd": Autograd(logistic, N),
 }
 

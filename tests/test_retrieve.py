@@ -16,9 +16,11 @@ from smadmm.__main__ import app
 from smadmm.imaging import phase
 from smadmm.imaging.metrics import snr
 from smadmm.imaging.phase import Patterns
+from smadmm.imaging.result import DataWarning
 from smadmm.io.images import as_unit
 from smadmm.io.patterns import read_patterns
 from smadmm.io.phantoms import abdomen
+from smadmm.losses.phase import constant_start, spectral_start
 from smadmm.operators import CodedDiffraction, circle_masks
 from smadmm.running import Reason, Result, Stop
 
@@ -26,6 +28,9 @@ PIXELS = np.clip((abdomen(40, 0) + 1000) / 10, 0, 255).astype(np.uint8)
 TRUTH = as_unit(PIXELS)
 MASKS = circle_masks(6, TRUTH.shape).numpy()
 FILES = {"image.npy", "image.tif", "image.png", "figure.png", "curves.png", "curves.csv", "run.json", "report.html"}
+
+
+START = {"constant": constant_start, "spectral": spectral_start}
 
 
 def measured(truth, masks, decibel=25):
@@ -94,7 +99,10 @@ def test_files_stay_on_disk(tmp_path):
     found = read_patterns(tmp_path / "data.npy", tmp_path / "masks.npy", "amplitudes")
     patterns = Patterns(found["patterns"], found["masks"], found["quantity"])
     assert isinstance(patterns.stored, np.memmap) and isinstance(patterns.masks, np.memmap)
-    assert isinstance(patterns.loss().operator._masks, np.memmap)
+    loss = patterns.loss()
+    assert isinstance(loss.operator._masks, np.memmap)
+    in_memory = patterns.loss_of(np.arange(6))
+    torch.testing.assert_close(loss.data(torch.tensor([2, 5])), in_memory.data(torch.tensor([2, 5])))
 
 
 @pytest.mark.slow
@@ -116,8 +124,8 @@ def test_complex_images(tmp_path):
 @pytest.mark.parametrize("start", ["constant", "spectral"])
 @pytest.mark.parametrize("is_complex", [False, True])
 def test_starts_have_the_energy_of_the_patterns(start, is_complex):
-    loss = Patterns(AMPLITUDES, MASKS, "amplitudes", is_complex).loss_of(np.arange(6))
-    x = phase.STARTS[start](loss)
+    data = Patterns(AMPLITUDES, MASKS, "amplitudes", is_complex)
+    x = data.scale * START[start](data.loss_of(np.arange(6)))
     assert x.dtype == (torch.complex64 if is_complex else torch.float32)
     assert float(x.norm()) == pytest.approx(np.linalg.norm(TRUTH), rel=0.02)
     if not is_complex:
@@ -127,9 +135,9 @@ def test_starts_have_the_energy_of_the_patterns(start, is_complex):
 def test_the_spectral_start_is_closer_to_the_truth_with_many_masks():
     masks = circle_masks(16, TRUTH.shape).numpy()
     clean = CodedDiffraction(torch.from_numpy(masks))(torch.from_numpy(TRUTH)).abs().numpy()
-    loss = Patterns(clean, masks, "amplitudes").loss_of(np.arange(16))
-    truth = torch.from_numpy(TRUTH)
-    spectral, constant = (float((phase.STARTS[name](loss) - truth).norm()) for name in ("spectral", "constant"))
+    data, truth = Patterns(clean, masks, "amplitudes"), torch.from_numpy(TRUTH)
+    loss = data.loss_of(np.arange(16))
+    spectral, constant = (float((data.scale * START[name](loss) - truth).norm()) for name in ("spectral", "constant"))
     assert spectral < constant
 
 
@@ -151,6 +159,139 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="unfinished run; set resume to go on"):
         retrieve(**data, checkpoint=kept)
     assert np.array_equal(retrieve(**data, checkpoint=kept, resume=True).image, whole.image)
+
+
+def natural(shape, seed=0):
+    """Smooth patches with edges and some texture, in [0, 1]."""
+    rng = np.random.default_rng(seed)
+    rows, columns = np.mgrid[: shape[0], : shape[1]]
+    image = 0.2 + 0.1 * np.sin(rows / 5) + 0.1 * np.cos(columns / 7)
+    for _ in range(8):
+        r, c, size = rng.integers(shape[0]), rng.integers(shape[1]), rng.integers(4, 14)
+        image[(rows - r) ** 2 + (columns - c) ** 2 < size**2] = rng.random()
+    return (image / image.max()).astype(np.float32)
+
+
+def black_border(x):
+    return np.pad(x[8:-8, 8:-8], 8)
+
+
+def bright_pixel(x):
+    x = x.copy()
+    x[7, 9] = 100
+    return x
+
+
+HARMLESS = {
+    "as it is": (lambda x: x, 6),
+    "scaled": (lambda x: 1e-6 * x, 6),
+    "mixed signs": (lambda x: x - 0.5, 6),
+    "negative": (lambda x: -x, 4),
+    "bright pixel": (bright_pixel, 6),
+    "black border": (black_border, 3),
+    "odd and not square": (lambda x: x[:41, :33], 2),
+    "one mask": (lambda x: x, 1),
+    "random phases": (lambda x: x * np.exp(2j * np.pi * natural(x.shape, 5)).astype(np.complex64), 5),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", HARMLESS)
+def test_harmless_variations_end_above_their_fit_and_in_silence(kind):
+    change, count = HARMLESS[kind]
+    truth = change(natural((48, 44)))
+    masks = circle_masks(count, truth.shape, 3).numpy()
+    (row,) = retrieve(measured(truth, masks), masks, truth=truth, complex=np.iscomplexobj(truth)).slices
+    assert row["snr"] > row["snr_fit"] + 0.5
+    assert row["residual"] < 1.05 * row["relative_noise"] and row["stopped"] == "no more change"
+
+
+def wrong(change, **options):
+    """Patterns of a real image behind 6 masks, changed, and how they are given."""
+    return change, options
+
+
+def reordered(order):
+    return wrong(lambda y, m: (y, m[order]))
+
+
+def spoilt(y, m):
+    y = y.copy()
+    y[2] = y[2, ::-1]
+    return y, m
+
+
+def stopped(y, m):
+    y = y.copy()
+    y[:, :4, :4] = 0
+    return y, m
+
+
+WRONG = {
+    "complex image": (wrong(lambda y, m: (measured(natural((40, 40)) * np.exp(6j * TRUTH), m), m)), "image is complex"),
+    "other masks": (wrong(lambda y, m: (y, circle_masks(6, (40, 40), 9).numpy())), "each mask belongs to its pattern"),
+    "opposite order": (reordered([5, 4, 3, 2, 1, 0]), "opposite order"),
+    "shifted order": (reordered([1, 2, 3, 4, 5, 0]), "each mask belongs to its pattern"),
+    "fftshift": (wrong(lambda y, m: (np.fft.fftshift(y, axes=(1, 2)), m)), "ifftshift"),
+    "intensities": (wrong(lambda y, m: (y**2, m)), "the patterns are intensities"),
+    "amplitudes": (wrong(lambda y, m: (y, m), quantity="intensities"), "the patterns are amplitudes"),
+    "conjugated masks": (wrong(lambda y, m: (y, m.conj())), "conjugated"),
+    "transposed": (wrong(lambda y, m: (y.transpose(0, 2, 1), m)), "rows and columns"),
+    "saturated": (wrong(lambda y, m: (np.minimum(y, np.quantile(y, 0.97)), m)), "saturated"),
+    "beam stop": (wrong(stopped), "beam stop"),
+    "angles": (wrong(lambda y, m: (y, np.angle(m) % (2 * np.pi))), r"exp\(1j"),
+    "moduli": (wrong(lambda y, m: (y, np.abs(m))), "All masks are equal"),
+    "exposures": (wrong(lambda y, m: (y * np.linspace(1, 1.3, 6, dtype=np.float32)[:, None, None], m)), "exposures"),
+    "one bad pattern": (wrong(spoilt), "Pattern 2 fits"),
+    "background": (wrong(lambda y, m: (np.sqrt(y**2 + 0.3 * (y**2).mean()), m)), "background"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_wrong_input_is_told_with_its_cause(kind):
+    (change, options), cause = WRONG[kind]
+    patterns, masks = change(AMPLITUDES, MASKS)
+    with pytest.warns(DataWarning, match=cause):
+        result = retrieve(np.ascontiguousarray(patterns), masks, iterations=2, **options)
+    assert len(result.warnings) >= 1
+
+
+def test_pixels_that_are_no_data_do_no_harm(tmp_path):
+    """Named by `valid`, or found: the image is as good as without them, but for the data lost."""
+    stop = np.ones(TRUTH.shape, bool)
+    stop[:6, :5] = stop[20, 20:23] = False
+    blocked = np.where(stop, AMPLITUDES, 0)
+    free = retrieve(AMPLITUDES, MASKS, truth=TRUTH).slices[0]["snr"]
+    named = retrieve(np.where(stop, AMPLITUDES, 7), MASKS, truth=TRUTH, valid=stop)
+    assert named.slices[0]["snr"] > free - 0.5 and not named.warnings
+    with pytest.warns(DataWarning, match="33 pixels"):
+        found = retrieve(blocked, MASKS, truth=TRUTH)
+    np.testing.assert_allclose(found.image, named.image, atol=1e-3)
+    np.savez(tmp_path / "data.npz", amplitudes=AMPLITUDES, masks=MASKS, valid=stop)
+    assert np.array_equal(read_patterns(tmp_path / "data.npz")["valid"], stop)
+    with pytest.raises(ValueError, match="valid is"):
+        retrieve(AMPLITUDES, MASKS, valid=stop[:9])
+
+
+def test_the_denoiser_is_set_for_the_error_of_the_fit():
+    """lv = s sqrt(2 / (n e)) and rho = e/2; twice the light with the same noise halves lv^2."""
+    for strong in (1.0, 2**0.5):
+        masks = (strong * MASKS).astype(np.complex64)
+        result = retrieve(measured(strong * TRUTH, MASKS), masks, truth=TRUTH)
+        told, (row,) = result.settings, result.slices
+        assert told["level"] == pytest.approx(told["noise"] * (2 / (6 * strong**2)) ** 0.5, rel=1e-4)
+        error = np.sqrt(np.mean((result.shown["without prior"] - TRUTH) ** 2))
+        assert error == pytest.approx(told["level"] * (6 / 5) ** 0.5, rel=0.1)
+        assert told["rho"] == pytest.approx(strong**2 / 2, rel=1e-4)
+        assert told["prior_sigma"] * told["scale"] == pytest.approx(told["level"], rel=1e-4)
+        assert row["sfo"] == 6 * (row["iterations"] + 1)  # every mask once
+
+
+def test_a_prior_that_explains_less_than_the_noise_gives_way_to_the_fit():
+    with pytest.warns(DataWarning, match="fit without prior; lower the strength"):
+        result = retrieve(AMPLITUDES, MASKS, prior="tv", strength=10, truth=TRUTH)
+    (row,) = result.slices
+    assert row["snr"] == row["snr_fit"] and row["residual"] == pytest.approx(row["residual_fit"])
 
 
 def _npz(tmp_path, **arrays):

@@ -13,11 +13,11 @@ import typer
 import smadmm
 from smadmm.arguments import ArgumentError
 from smadmm.cli.app import app, resumable, stopped, typed
-from smadmm.cli.options import Device, MethodName, PriorName, Quiet, ResultFolder, Resume, Seed, Strength, Threads
+from smadmm.cli.options import Device, MethodName, Quiet, ResultFolder, Resume, Seed, Strength, Threads
 from smadmm.extras import needs
 from smadmm.imaging.simulation import refuse_noise, simulated_amplitudes
 from smadmm.io.images import read_slices
-from smadmm.io.patterns import is_patterns, read_patterns
+from smadmm.io.patterns import is_patterns, read_array, read_patterns
 from smadmm.operators import CodedDiffraction, circle_masks
 
 SNR = 25.0  # dB, of simulated patterns
@@ -38,13 +38,19 @@ def retrieve(
     masks: Annotated[int | None, typer.Option(help="Simulate patterns of INPUT behind this many masks.")] = None,
     snr: Annotated[float | None, typer.Option(help="Noise of the simulated amplitudes in dB (25).")] = None,
     mask_file: Annotated[str | None, typer.Option(help="NPY file of the masks, n x height x width.")] = None,
+    valid_file: Annotated[
+        str | None, typer.Option(help="NPY file, height x width: True (or 1) where the detector measures.")
+    ] = None,
     quantity: Annotated[str | None, typer.Option(help="What an NPY file holds: amplitudes or intensities.")] = None,
     method: MethodName = "smadmm",
-    prior: PriorName = "ridge-natural",
-    batch: Annotated[int | None, typer.Option(help="Masks per step (6, or all if there are fewer).")] = None,
-    iterations: Annotated[int, typer.Option(help="Iterations.")] = 200,
+    prior: Annotated[
+        str | None,
+        typer.Option(help="A shipped denoiser, a file of weights (.safetensors), tv or none (ridge-natural)."),
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Masks per step (all of at most 16, else 6).")] = None,
+    iterations: Annotated[int | None, typer.Option(help="At most so many (60; 200 with batches).")] = None,
     strength: Strength = 1.0,
-    start: Annotated[str, typer.Option(help="Of the fit without prior: constant or spectral.")] = "constant",
+    start: Annotated[str, typer.Option(help="Of the fit without prior: auto, constant, spectral or raar.")] = "auto",
     complex_image: Annotated[bool, typer.Option("--complex", help="The image is complex.")] = False,
     resume: Resume = False,
     seed: Seed = 0,
@@ -62,9 +68,13 @@ def retrieve(
         if snr is not None:
             raise ArgumentError("{snr} is the noise of a simulation; add {masks} NUMBER or leave it out")
         data = read_patterns(path, None if mask_file is None else Path(mask_file), quantity)
+        if valid_file is not None:
+            data["valid"] = read_array(Path(valid_file))
     else:
-        if mask_file is not None or quantity is not None:
-            raise ArgumentError("{mask_file} and {quantity} are for measured patterns; leave them out with {masks}")
+        if mask_file is not None or quantity is not None or valid_file is not None:
+            raise ArgumentError(
+                "{mask_file}, {quantity} and {valid_file} are for measured patterns; leave them out with {masks}"
+            )
         data = _simulated(path, masks, SNR if snr is None else snr, seed)
     with resumable():
         result = smadmm.retrieve(

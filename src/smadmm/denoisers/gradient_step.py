@@ -112,6 +112,10 @@ class GradientStep(nn.Module):
         bound = None if self.lipschitz is None else gamma * self.lipschitz
         return GradientStep(self.g, self.sigma, bound, gamma * self.gamma)
 
+    def at_level(self, sigma: float) -> "AtLevel":
+        """D for noise of level sigma, as a denoiser of its own."""
+        return AtLevel(self, sigma)
+
     @torch.no_grad()
     def tiled(
         self,
@@ -141,6 +145,22 @@ class GradientStep(nn.Module):
                 part = self(x[..., rows, cols], sigma)
                 out[..., out_rows, out_cols] = part[..., kept_rows, kept_cols]
         return out
+
+
+class AtLevel(nn.Module):
+    """f D(x / f): a gradient step at another noise level than that of its training, with the same Lipschitz bound."""
+
+    def __init__(self, denoiser: GradientStep, sigma: float) -> None:
+        super().__init__()
+        self.denoiser, self.sigma, self.lipschitz = denoiser, sigma, denoiser.lipschitz
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.denoiser(x, self.sigma)
+        return y
+
+    def potential(self, x: Tensor) -> Tensor:
+        """f^2 g(x / f) of every image of the batch."""
+        return self.denoiser.potential(x, self.sigma)
 
 
 def _check(x: Tensor) -> None:

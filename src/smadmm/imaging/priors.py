@@ -31,15 +31,25 @@ class Prior:
     prox: Callable[[float], Prox]
 
 
-def find_prior(name: str, device: torch.device | str = "cpu", limits: tuple[float, float] = (0.0, 1.0)) -> Prior:
-    """A prior: tv, none, the name of a shipped denoiser, or a file of weights (.safetensors)."""
+def find_prior(
+    name: str,
+    device: torch.device | str = "cpu",
+    limits: tuple[float, float] | None = (0.0, 1.0),
+    level: float | None = None,
+) -> Prior:
+    """A prior: tv, none, the name of a shipped denoiser, or a file of weights (.safetensors).
+
+    It is for noise of `level`; by default for that of its training. With limits, what a denoiser makes is cut to them.
+    """
+    sigma = LEVEL if level is None else level
     if name == "none":
-        return Prior(name, LEVEL, None, lambda rho: Zero())
+        return Prior(name, sigma, None, lambda rho: Zero())
     if name == "tv":
-        return Prior(name, LEVEL, None, lambda rho: TV(TV_SHARE * LEVEL * rho, TV_ACCURACY))
+        return Prior(name, sigma, None, lambda rho: TV(TV_SHARE * sigma * rho, TV_ACCURACY))
     if name not in shipped() and not name.endswith(".safetensors"):
         raise ValueError(f"no prior {name!r}; there are {', '.join(shipped())}, tv, none, or a file .safetensors")
     denoiser = load(name)
     assert denoiser.sigma is not None  # files of weights state it
-    h = Denoised(denoiser.to(device), image=True, limits=limits)
-    return Prior(name, denoiser.sigma, denoiser.lipschitz, lambda rho: h)
+    own = denoiser.to(device) if level is None else denoiser.to(device).at_level(level)
+    h = Denoised(own, image=True, limits=limits)
+    return Prior(name, denoiser.sigma if level is None else level, denoiser.lipschitz, lambda rho: h)

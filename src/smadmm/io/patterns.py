@@ -1,8 +1,9 @@
 """Measured diffraction patterns with their masks, from NPZ, HDF5 or NPY files.
 
-NPZ and HDF5 hold `amplitudes` or `intensities` (n x H x W), `masks` (complex, n x H x W) and perhaps the `truth`
-(H x W). An NPY file holds the patterns alone; the masks are a second NPY file. NPY and HDF5 stay on disk and are read
-as they are drawn.
+NPZ and HDF5 hold `amplitudes` or `intensities` (n x H x W), `masks` (complex, n x H x W) and perhaps the `truth` and
+the detector's `valid` pixels (both H x W); for ptychography `positions` (n x 2, row and column in pixels) and the
+complex `probe` (H x W) in the place of masks. An NPY file holds the patterns alone; the masks are a second NPY
+file. NPY and HDF5 stay on disk and are read as they are drawn.
 """
 
 from __future__ import annotations
@@ -34,14 +35,20 @@ def read_patterns(path: Path, masks: Path | None = None, quantity: str | None = 
     """What `retrieve` needs: patterns, masks, quantity and, where the file holds it, the truth."""
     found = _content(path, quantity)
     if masks is not None:
-        found["masks"] = _opened(masks, np.load, mmap_mode="r", allow_pickle=False)
+        found["masks"] = read_array(masks)
     kinds = [name for name in QUANTITIES if name in found and quantity in (None, name)]
     if len(kinds) != 1:
         raise ValueError(f"{path} needs one array 'amplitudes' or 'intensities'; it has {sorted(found)}")
-    if "masks" not in found:
+    scan: dict[str, Any] = {name: np.asarray(found[name]) for name in ("positions", "probe") if name in found}
+    if "masks" not in found and len(scan) < 2:
         raise ArgumentError("{0} has no array 'masks'; it has {1}, or give {mask_file} MASKS.npy", path, sorted(found))
-    truth = np.asarray(found["truth"]) if "truth" in found else None
-    return {"patterns": found[kinds[0]], "masks": found["masks"], "quantity": kinds[0], "truth": truth}
+    parts = {name: np.asarray(found[name]) if name in found else None for name in ("truth", "valid")}
+    return {"patterns": found[kinds[0]], "masks": found.get("masks"), "quantity": kinds[0], **parts, **scan}
+
+
+def read_array(path: Path) -> Any:
+    """The array of an NPY file, left on disk."""
+    return _opened(path, np.load, mmap_mode="r", allow_pickle=False)
 
 
 def _content(path: Path, quantity: str | None) -> dict[str, Any]:
@@ -49,7 +56,7 @@ def _content(path: Path, quantity: str | None) -> dict[str, Any]:
     if path.suffix.lower() == ".npy":
         if quantity is None:
             raise ArgumentError("say what {0} holds: {quantity} amplitudes or {quantity} intensities", path)
-        return {quantity: _opened(path, np.load, mmap_mode="r", allow_pickle=False)}
+        return {quantity: read_array(path)}
     if path.suffix.lower() not in HDF5:
         with _opened(path, np.load, allow_pickle=False) as archive:
             return dict(archive)

@@ -4,6 +4,7 @@ from smadmm.losses.autograd import Autograd
 from smadmm.losses.glm import GLM, Logistic, Sigmoid, Squared, SquaredHinge
 from smadmm.losses.inverse import BlockLeastSquares, LeastSquares
 from smadmm.losses.phase import AmplitudeLoss, IntensityLoss, PhaseLoss, PoissonLoss
+from smadmm.losses.ptychography import PtychographyLoss
 from smadmm.losses.stream import Stream, StreamEnded
 from smadmm.losses.tomography import Tomography, Transmission
 
@@ -17,6 +18,7 @@ __all__ = [
     "Logistic",
     "PhaseLoss",
     "PoissonLoss",
+    "PtychographyLoss",
     "Sigmoid",
     "Squared",
     "SquaredHinge",

@@ -7,7 +7,8 @@
 Each has the gradient A_i'(phi z) with a real factor phi: 1 - y/|z| (phi z = 0 at z = 0), |z|^2 - I, 1 - I/(|z|^2 + e).
 The adjoint is linear, so a weighted sum over J points costs J FFTs forward and ONE back for every mask, not 2J. Where
 masks have modulus one the amplitude loss lies below its quadratic model of curvature 1 everywhere (a step of 1 is
-valid for F), though its gradient jumps at zeros of z and so has no Lipschitz constant.
+valid for F), though its gradient jumps at zeros of z and so has no Lipschitz constant. An amplitude of NO_DATA marks
+a pixel of the detector that measured nothing: it has no part in the amplitude loss.
 
 `reduction="sum"` leaves out the division by the size of the batch, as On-RED's code does. Data and masks on disk are
 read as they are drawn.
@@ -31,6 +32,7 @@ from smadmm.problem import Batch, FiniteSum
 from smadmm.sampling import Sampling, iid
 
 SMALLEST = 1e-30  # of a power that is divided by
+NO_DATA = -1.0  # in the place of an amplitude
 
 
 @lru_cache(maxsize=1)
@@ -54,7 +56,7 @@ class PhaseLoss(FiniteSum):
             raise ValueError(f"the data have shape {tuple(data.shape)}, but the masks need {operator.out_shape}")
         if reduction not in ("mean", "sum"):
             raise ValueError(f"reduction is 'mean' or 'sum', got {reduction!r}")
-        if isinstance(data, Tensor) and not bool((data >= 0).all() & data.isfinite().all()):
+        if isinstance(data, Tensor) and not bool(self.allowed(data).all() & data.isfinite().all()):
             raise ValueError("amplitudes and intensities must be finite and not negative; look for NaN in the data")
         self.operator, self.reduction = operator, reduction
         self.shape, self.dtype = operator.in_shape, operator.dtype
@@ -62,6 +64,10 @@ class PhaseLoss(FiniteSum):
         self._data = data.to(dtype=self._real, device=operator.device) if isinstance(data, Tensor) else data
         # data and masks may be too large to be read for a checkpoint: a few stand for them
         self.fingerprint = self._fingerprint()
+
+    def allowed(self, data: Tensor) -> Tensor:
+        """Which values can be measurements."""
+        return data >= 0
 
     @abstractmethod
     def density(self, power: Tensor, data: Tensor) -> Tensor:
@@ -120,42 +126,49 @@ def _power(z: Tensor) -> Tensor:
 class AmplitudeLoss(PhaseLoss):
     """1/n sum_i 1/2 | |A_i x| - y_i |^2 with measured amplitudes y_i."""
 
-    compiled: bool = True  # whether numba kernels may be used (real float32 images on a CPU)
+    compiled: bool = True  # whether numba kernels may be used (float32 and complex64 images on a CPU)
 
     def __init__(self, operator: CodedDiffraction, data: Any, reduction: str = "mean", sampling: Sampling = iid):
         super().__init__(operator, data, reduction, sampling)
         self._memory: list[Tensor] = []
         self._entries = Entries(self._data, np.float32)
 
+    def allowed(self, data: Tensor) -> Tensor:
+        return (data >= 0) | (data == NO_DATA)
+
     def density(self, power: Tensor, data: Tensor) -> Tensor:
-        return 0.5 * (power.sqrt() - data).square()
+        return 0.5 * (power.sqrt() - data).square() * (data >= 0)
 
     def factor(self, power: Tensor, data: Tensor) -> Tensor:
-        return 1 - data / (power + SMALLEST).sqrt()
+        return (1 - data / (power + SMALLEST).sqrt()).mul_(data >= 0)
 
     def gradient(self, points: Sequence[Tensor], weights: Sequence[float], batch: Batch) -> Tensor:
         x = points[0]
-        if self.compiled and x.dtype == torch.float32 and x.device.type == "cpu" and _kernels() is not None:
+        single = x.dtype in (torch.float32, torch.complex64) and x.device.type == "cpu"
+        if self.compiled and single and _kernels() is not None:
             return self._compiled_gradient(points, weights, batch)
         return super().gradient(points, weights, batch)
 
     def _compiled_gradient(self, points: Sequence[Tensor], weights: Sequence[float], batch: Batch) -> Tensor:
         kernels, pixels = _kernels(), math.prod(self.operator.size)
         size, scale = np.float32(math.sqrt(pixels)), np.float32(self._scale(batch) / pixels)
-        images, factors = [x.contiguous().numpy() for x in points], [np.float32(w) for w in weights]
-        gradient = torch.empty(self.operator.size)
+        images, factors = [x.resolve_conj().contiguous().numpy() for x in points], [np.float32(w) for w in weights]
+        gradient = torch.empty(self.operator.size, dtype=points[0].dtype)
+        mask_image, unmask = kernels.mask_image, kernels.unmask
+        if gradient.is_complex():
+            mask_image, unmask = kernels.mask_complex, kernels.unmask_complex
         memory = self._memory.pop() if self._memory else torch.empty(self.operator.size, dtype=torch.complex64)
         light = memory.numpy()
         for count, number in enumerate(batch.tolist()):
             mask, y = self.operator.entries[number], self._entries[number]
             fields = []
             for image in images:
-                kernels.mask_image(image, mask, light)
+                mask_image(image, mask, light)
                 fields.append(torch.fft.fft2(memory, norm="backward"))
             total = self._combined(fields, factors, y, size)
             del fields  # its memory is used again
             back = torch.fft.ifft2(total, norm="forward")
-            kernels.unmask(back.numpy(), mask, scale, count == 0, gradient.numpy())
+            unmask(back.numpy(), mask, scale, count == 0, gradient.numpy())
         self._memory.append(memory)  # for the next call; each running call has its own
         return gradient
 
@@ -208,9 +221,10 @@ class PoissonLoss(PhaseLoss):
 
 
 def _energy(f: AmplitudeLoss, numbers: Tensor) -> float:
-    """|x| as the patterns tell it: |y_i|^2 = |m_i x|^2 in the mean over these masks."""
+    """|x| as the patterns tell it: |y_i|^2 = |m_i x|^2 in the mean over these masks and all pixels with data."""
     data, masks = f.data(numbers).double(), f.operator.masks(numbers)
-    return math.sqrt(float(data.square().sum()) / (len(numbers) * float(masks.abs().square().mean())))
+    square = float(data.square()[data >= 0].mean()) * math.prod(f.operator.size)
+    return math.sqrt(square / float(masks.abs().square().mean()))
 
 
 def constant_start(f: AmplitudeLoss) -> Tensor:
@@ -220,14 +234,44 @@ def constant_start(f: AmplitudeLoss) -> Tensor:
 
 
 def spectral_start(f: AmplitudeLoss, iterations: int = 50) -> Tensor:
-    """The leading eigenvector of sum_i A_i' diag(y_i^2) A_i by power iteration from a constant, with their energy.
+    """The leading eigenvector of sum_i A_i' diag(w_i) A_i, w = max(1 - 1/t, -2), t = y^2 / mean(y^2).
 
-    Real images get the sign of a positive mean. At most PIECE masks are used.
+    By power iteration from a constant, shifted by 2 max|m|^2, as the matrix is indefinite; with the energy of the
+    patterns. Real images get the sign of a positive mean. At most PIECE masks are used.
     """
-    numbers = f.everything[:PIECE]
-    data, x = f.data(numbers).square(), constant_start(f)
+    numbers, x = f.everything[:PIECE], constant_start(f)
+    data = f.data(numbers)
+    t = data.square() / data.square()[data >= 0].mean()
+    weights = (1 - 1 / t.clamp(min=0.1)).clamp(min=-2.0) * (data >= 0)
+    shift = 2 * f.largest_power() * len(numbers)
     for _ in range(iterations):
-        x = f.operator.adjoint_masks(data * f.operator.forward_masks(x, numbers), numbers)
+        x = shift * x + f.operator.adjoint_masks(weights * f.operator.forward_masks(x, numbers), numbers)
         x = x / torch.linalg.vector_norm(x)
     x = x * _energy(f, numbers)
     return x if x.is_complex() or float(x.sum()) >= 0 else -x
+
+
+def alternating_start(f: AmplitudeLoss, x: Tensor, iterations: int = 60, beta: float = 0.9) -> Tensor:
+    """RAAR, z+ = beta/2 (R_S R_M z + z) + (1 - beta) P_M z: relaxed averaged alternating reflections from z = A x.
+
+    P_M gives the fields z their amplitudes, P_S = A (A'A)^-1 A' makes them fields of one image, R = 2 P - I. It leaves
+    the local minima in which descent ends with few masks. At most PIECE masks are used.
+    """
+    numbers = f.everything[:PIECE]
+    data, energy = f.data(numbers), f.operator.masks(numbers).abs().square().sum(0)
+    energy = energy.clamp(min=1e-6 * float(energy.max()))
+    measured = data >= 0
+
+    def with_amplitudes(z: Tensor) -> Tensor:
+        return torch.where(measured, data * torch.sgn(z), z)
+
+    def image(z: Tensor) -> Tensor:
+        return f.operator.adjoint_masks(z, numbers) / energy
+
+    z = f.operator.forward_masks(x, numbers)
+    for _ in range(iterations):
+        right = with_amplitudes(z)
+        reflected = 2 * right - z
+        z = (0.5 * beta) * (2 * f.operator.forward_masks(image(reflected), numbers) - reflected + z)
+        z += (1 - beta) * right
+    return image(with_amplitudes(z))

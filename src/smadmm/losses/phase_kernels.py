@@ -1,7 +1,8 @@
-"""The amplitude gradient of phase.py between its FFTs, for real images in float32, compiled with numba.
+"""The amplitude gradient of phase.py between its FFTs, for images in float32 or complex64, compiled with numba.
 
 The FFTs between the kernels are not normalised, so fields are `size` = sqrt(pixels) times the unitary ones. Each kernel
-is one pass over contiguous memory. Complex arrays are read as pairs of floats: that vectorises.
+is one pass over contiguous memory. Complex arrays are read as pairs of floats: that vectorises. A negative amplitude
+marks a pixel without data, which has no gradient.
 """
 
 from __future__ import annotations
@@ -24,12 +25,24 @@ def mask_image(x: Any, mask: Any, out: Any) -> None:
 
 
 @compiled()
+def mask_complex(x: Any, mask: Any, out: Any) -> None:
+    """out := mask x for a complex image."""
+    x, mask = x.reshape(x.size).view(np.float32), mask.reshape(mask.size).view(np.float32)
+    out = out.reshape(out.size).view(np.float32)
+    for p in range(x.size // 2):
+        a, b, c, d = x[2 * p], x[2 * p + 1], mask[2 * p], mask[2 * p + 1]
+        out[2 * p] = a * c - b * d
+        out[2 * p + 1] = a * d + b * c
+
+
+@compiled()
 def residual(z: Any, y: Any, size: Any, weight: Any) -> None:
     """z := weight (1 - size y/|z|) z."""
     z, y = z.reshape(z.size).view(np.float32), y.reshape(y.size)
     for p in range(y.size):
         a, b = z[2 * p], z[2 * p + 1]
         factor = weight - weight * size * y[p] / np.sqrt(a * a + b * b + SMALLEST)
+        factor = factor if y[p] >= 0 else np.float32(0)
         z[2 * p] = factor * a
         z[2 * p + 1] = factor * b
 
@@ -43,6 +56,7 @@ def residual_of_two(z: Any, weight: Any, other: Any, other_weight: Any, y: Any, 
         s, t = np.sqrt(a * a + b * b + SMALLEST), np.sqrt(c * c + d * d + SMALLEST)
         q = size * y[p] / (s * t)  # one division for two
         f, g = weight - weight * q * t, other_weight - other_weight * q * s
+        f, g = (f, g) if y[p] >= 0 else (np.float32(0), np.float32(0))
         z[2 * p] = f * a + g * c
         z[2 * p + 1] = f * b + g * d
 
@@ -57,3 +71,16 @@ def unmask(r: Any, mask: Any, scale: Any, first: bool, out: Any) -> None:
     else:
         for p in range(out.size):
             out[p] += scale * (mask[2 * p] * r[2 * p] + mask[2 * p + 1] * r[2 * p + 1])
+
+
+@compiled()
+def unmask_complex(r: Any, mask: Any, scale: Any, first: bool, out: Any) -> None:
+    """The same without taking the real part."""
+    r, mask = r.reshape(r.size).view(np.float32), mask.reshape(mask.size).view(np.float32)
+    out = out.reshape(out.size).view(np.float32)
+    if first:
+        out[:] = 0
+    for p in range(out.size // 2):
+        a, b, c, d = r[2 * p], r[2 * p + 1], mask[2 * p], mask[2 * p + 1]
+        out[2 * p] += scale * (a * c + b * d)
+        out[2 * p + 1] += scale * (b * c - a * d)

@@ -14,6 +14,7 @@ from smadmm.operators.linear import (
     Stack,
     Sum,
 )
+from smadmm.operators.ptychography import Ptychography
 from smadmm.operators.radon.filters import hann, ramp, shepp_logan
 from smadmm.operators.radon.parallel import Radon
 
@@ -27,6 +28,7 @@ __all__ = [
     "Matrix",
     "Norm",
     "Operator",
+    "Ptychography",
     "Radon",
     "Scaled",
     "Slot",

@@ -8,5 +8,6 @@ from smadmm.paper.ct import CT
 from smadmm.paper.denoisers import DENOISERS
 from smadmm.paper.experiment import Experiment
 from smadmm.paper.phase import PHASE
+from smadmm.paper.robustness import ROBUSTNESS
 
-EXPERIMENTS: tuple[Experiment, ...] = (COMPLEXITY, CLASSIFICATION, DENOISERS, *CT, PHASE)
+EXPERIMENTS: tuple[Experiment, ...] = (COMPLEXITY, CLASSIFICATION, DENOISERS, *CT, PHASE, ROBUSTNESS)
