@@ -1,4 +1,4 @@
-"""How the site is built: `make docs`. Nothing is fetched, neither while building nor while reading; warnings are errors."""
+"""How the site is built: `make docs`. Nothing is fetched, neither to build it nor to read it; warnings are errors."""
 
 import os
 import sys
@@ -8,8 +8,9 @@ DOCS = Path(__file__).parent.resolve()
 ROOT = DOCS.parent
 sys.path[:0] = [str(DOCS), str(ROOT / "src")]
 
-import smadmm  # noqa: E402
 from site_parts import cells, docstrings, freshness, links, mathml, reference  # noqa: E402
+
+import smadmm  # noqa: E402
 
 project = "smadmm"
 author = "The smadmm authors"
@@ -25,6 +26,8 @@ suppress_warnings = ["myst.header"]  # tables written by commands begin with a s
 # no network is needed to read the site: formulas are MathML, made here
 html_math_renderer = "mathml"
 
+smartquotes = False  # A' is a transpose
+toc_object_entries_show_parents = "hide"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_typehints = "none"  # names and docstrings say what is meant; the types are in the source, one click away
@@ -40,6 +43,7 @@ html_js_files = [("offline.js", {"priority": 600})]
 html_show_sourcelink = False
 html_copy_source = False
 html_sidebars = {"index": [], "gallery/index": [], "changelog": []}
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "logo": {"text": "smadmm"},
     "navbar_align": "left",

@@ -1,7 +1,7 @@
 """Measured figures have one home, docs/results, and reach README and the pages of docs by their keys.
 
-In Markdown a figure stands as   <!--=demo.snr-->26.6<!--/--> dB   with a key of `KEYS`, whose value is computed from the
-results. GitHub hides the comments; the site fills the values in while it is built; in the repository
+In Markdown a figure stands as   <!--=demo.snr-->26.6<!--/--> dB   with a key of `KEYS`, whose value is computed from
+the results. GitHub hides the comments; the site fills the values in while it is built; in the repository
 
     python docs/figures.py            says which are out of date (a test does, too)
     python docs/figures.py --write    writes them
@@ -22,7 +22,7 @@ DOCS = Path(__file__).parent.resolve()
 MARK = re.compile(r"<!--=([^>]*?)-->(.*?)<!--/-->", re.DOTALL)
 FREE = ("paper", "setting")
 CODE = re.compile(r"^(```|:::).*?^\1|`[^`]*`|\]\([^)]*\)", re.DOTALL | re.MULTILINE)
-UNITS = r"dB|%|ms|s|sec|seconds?|minutes?|min|hours?|h|GB|MB|times|×|-fold"
+UNITS = r"dB|%|ms|s|sec|seconds?|minutes?|min|hours?|h|GB|MB|times|-fold"
 WORDS = r"half|third|quarter|fifth|eighth|tenth|hundredth|thousandth"
 LOOSE = re.compile(
     rf"\d\]?\s?(?:{UNITS})(?![\w-])|\b(?:twice|thrice|hundreds?|thousands?)\s(?:as\s|of\stimes)"
@@ -107,11 +107,11 @@ KEYS = {
     "phase.own-step-sfo": lambda: phase("own step", ("smadmm", "sadmm"), "snr_equal_sfo", 2, "+"),
     "complexity.table": lambda: "\n\n" + complexity(r"\n\n(\| method \| smooth: slope(?:.*\n)+?)\n") + "\n",
     "complexity.exponents": lambda: ", ".join(
-        re.findall(r"exponent \S+: (\S+)", complexity(r"\*\*smooth: the order shows.*Slopes with fixed constants: (.*)"))
+        re.findall(r"exponent \S+: (\S+)", complexity(r"\*\*smooth: the order shows.*fixed constants: (.*)"))
     ),
     **{
         f"complexity.{problem}-{rival.lower()}": lambda problem=problem, rival=rival: complexity(
-            rf"\*\*{problem}: SMADMM [^*]*{rival}-?A?D?M?M?,[^*]*\*\*: [^:]*: slope [^,]*, [^,]*, dist² (.*?) times that"
+            rf"\*\*{problem}: SMADMM [^*]*{rival}[-ADM]*,[^*]*\*\*: [^:]*: slope [^,]*, [^,]*, dist² (.*?) times that"
         )
         for problem in ("smooth", "flat")
         for rival in ("SPIDER", "SADMM")
@@ -153,7 +153,8 @@ def loose(text):
     """Figures that look measured and have no key, and marks that would not be read as such."""
     starts = [f"{m[0].strip()} begins a line, where Markdown ends the paragraph" for m in STARTS.finditer(text)]
     bare = CONVENTIONS.sub("", CODE.sub("", MARK.sub("", text)))
-    return starts + [f"without a key: {bare[max(0, m.start() - 30) : m.end()]}".replace("\n", " ") for m in LOOSE.finditer(bare)]
+    found = (bare[max(0, m.start() - 30) : m.end()] for m in LOOSE.finditer(bare))
+    return starts + [f"without a key: {words}".replace("\n", " ") for words in found]
 
 
 def main(write):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.resolve()
 SOURCE = ROOT / "src" / "smadmm"
-LINE, LEFT = 26, 230  # height of a line, and the width that arcs may take, in pixels
+LINE, LEFT = 26, 180  # height of a line, and the width that arcs may take, in pixels
 
 
 def order():
@@ -54,7 +54,7 @@ def surveyed():
     return {name: facts for name, facts in found.items() if facts["lines"]}
 
 
-def sentence(text, most=84):
+def sentence(text, most=66):
     """The beginning of a docstring, cut at a word."""
     first = " ".join(text.split("\n\n")[0].split()).rstrip(".")
     if len(first) <= most:
@@ -63,10 +63,9 @@ def sentence(text, most=84):
 
 
 def svg(width, lines, label, content):
-    return (
-        f'<div class="drawing"><svg viewBox="0 0 {width} {lines * LINE + 12}" role="img" aria-label="{html.escape(label)}">'
-        f"{''.join(content)}</svg></div>"
-    )
+    box, said = f"0 0 {width} {lines * LINE + 12}", html.escape(label)
+    drawn = "".join(content)
+    return f'<div class="drawing"><svg viewBox="{box}" role="img" aria-label="{said}">{drawn}</svg></div>'
 
 
 def text(x, y, words, kind):
@@ -83,12 +82,12 @@ def rooms():
         arcs = [
             f'<path d="M{LEFT} {y} C{LEFT - reach} {y} {LEFT - reach} {height[other]} {LEFT} {height[other]}"/>'
             for other in sorted(facts["imports"], key=names.index)
-            for reach in [min(LEFT * 1.3, 20 + 11 * abs(names.index(name) - names.index(other)))]
+            for reach in [min(LEFT * 1.3, 20 + 9 * abs(names.index(name) - names.index(other)))]
         ]
         words = text(LEFT + 10, y, name, "name") + text(LEFT + 172, y, str(facts["lines"]), "count")
         content.append(f'<g class="room">{"".join(arcs)}{words}{text(LEFT + 186, y, facts["says"], "says")}</g>')
     label = f"{len(names)} rooms of the package in order; arcs show which rooms each one imports, all above it"
-    return svg(1060, len(names), label, content)
+    return svg(900, len(names), label, content)
 
 
 def small_reconstruction(folder):
@@ -156,12 +155,12 @@ def way(verb):
         came_from = traced(job)
     found, content, line = {}, [], [0]
     for file in SOURCE.rglob("*.py"):
-        found[module_of(file)] = sentence(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "", 78)
+        found[module_of(file)] = sentence(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "", 66)
 
     def draw(module, depth):
         x, y = 12 + 30 * depth, LINE * (line[0] + 0.75)
         line[0] += 1
-        content.append(f'<g class="room">{text(x, y, module, "name")}{text(440, y, found[module], "says")}</g>')
+        content.append(f'<g class="room">{text(x, y, module, "name")}{text(400, y, found[module], "says")}</g>')
         for other in (name for name, origin in came_from.items() if origin == module and name != module):
             below = LINE * (line[0] + 0.75)
             content.append(f'<path class="branch" d="M{x + 8} {y + 8} V{below} H{x + 25}"/>')
@@ -170,7 +169,7 @@ def way(verb):
     for first in [name for name, origin in came_from.items() if origin in ("", name)]:
         draw(first, 0)
     label = f"The way of the data through {verb}: {len(came_from)} modules, each below the one that called it first"
-    return svg(1060, line[0], label, content)
+    return svg(900, line[0], label, content)
 
 
 def drawing(name):

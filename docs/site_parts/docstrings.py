@@ -1,20 +1,22 @@
-"""Docstrings of the package are plain text with formulas such as |x|: what reStructuredText would misread is escaped."""
+"""Docstrings are plain text with formulas such as |x|: what reStructuredText would misread is escaped."""
 
 import re
+from itertools import groupby
 
 
 def readable(lines):
     """Examples stay, indented text stands as it is, parameters are a list, `names` are code, the rest is prose."""
-    for paragraph in re.split(r"\n\s*\n", "\n".join(lines).strip("\n")):
+    text = "\n".join(lines).strip("\n")
+    for paragraph in re.split(r"\n\s*\n", text):
         first, *rest = paragraph.splitlines() or [""]
         if first.lstrip().startswith(">>>"):
             yield from paragraph.splitlines()
-        elif first.startswith(" "):
-            yield from ["::", "", *(f"    {line}" for line in paragraph.splitlines())]
         elif rest and set(rest[0]) == {"-"}:
             yield from [f"**{first}**", "", *parameters(rest[1:])]
         else:
-            yield from prose(paragraph).splitlines()
+            for indented, run in groupby(paragraph.splitlines(), lambda line: line.startswith(" ")):
+                lines = list(run)
+                yield from ["", "::", "", *(f"    {line}" for line in lines), ""] if indented else map(prose, lines)
         yield ""
 
 

@@ -67,6 +67,11 @@ class GraphGuidedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     warm_start : whether fit begins with the coefficients of the last one ("auto").
     random_state : seed of the order of the samples and of the choice of rows for the graph.
     verbose : 1 shows a progress bar on a terminal.
+
+    >>> X, y = np.random.default_rng(0).standard_normal((200, 4)), np.repeat([0, 1], 100)
+    >>> X[y == 1, :2] += 2
+    >>> GraphGuidedClassifier(1e-3, graph="chain", random_state=0).fit(X, y).score(X, y) > 0.9
+    True
     """
 
     def __init__(

@@ -40,6 +40,9 @@ class Auto:
     """The solver that needs no tuning; with `momentum` it ends with STORM and answers with the last iterate.
 
     That iterate has a smaller certificate than the average, which is the answer otherwise.
+
+    >>> Auto(momentum=True)
+    Auto(momentum=True)
     """
 
     momentum: bool = False
