@@ -8,9 +8,9 @@ DOCS = Path(__file__).parent.resolve()
 ROOT = DOCS.parent
 sys.path[:0] = [str(DOCS), str(ROOT / "src")]
 
-from site_parts import cells, docstrings, freshness, links, mathml, reference  # noqa: E402
+from site_parts import cells, docstrings, freshness, gallery, links, mathml, reference
 
-import smadmm  # noqa: E402
+import smadmm
 
 project = "smadmm"
 author = "The smadmm authors"
@@ -21,7 +21,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sp
               "sphinx_gallery.gen_gallery", "sphinx_copybutton", "sphinx_design"]  # fmt: skip
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build", "site_parts", "gallery/**/*.ipynb", "gallery/*.py", "gallery/*.codeobj.json"]
+exclude_patterns = ["_build", "site_parts", "gallery/**/*.ipynb", "gallery/*.py", "gallery/*.codeobj.json",
+                    "**/sg_execution_times.rst", "sg_execution_times.rst"]  # fmt: skip
 suppress_warnings = ["myst.header"]  # tables written by commands begin with a small heading
 # no network is needed to read the site: formulas are MathML, made here
 html_math_renderer = "mathml"
@@ -62,6 +63,7 @@ sphinx_gallery_conf = {
     "examples_dirs": str(ROOT / "gallery"),
     "gallery_dirs": "gallery",
     "filename_pattern": r"plot_",
+    "within_subsection_order": "site_parts.gallery.Order",
     "doc_module": ("smadmm",),
     "reference_url": {"smadmm": None},
     "parallel": int(os.environ.get("SMADMM_GALLERY_JOBS", "2")),
@@ -74,7 +76,7 @@ sphinx_gallery_conf = {
 
 
 def setup(app):
-    for part in (cells, docstrings, links, mathml):
+    for part in (cells, docstrings, gallery, links, mathml):
         part.setup(app)
     reference.write()
     freshness.forget_pictures_of_other_code(DOCS / "gallery", ROOT / "src" / "smadmm")
