@@ -70,6 +70,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "show_signature": False,
     "min_reported_time": 1,
+    "thumbnail_size": (600, 320),
     "remove_config_comments": True,
     "nested_sections": False,
 }

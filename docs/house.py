@@ -56,7 +56,7 @@ def surveyed():
 
 def sentence(text, most=66):
     """The beginning of a docstring, cut at a word."""
-    first = " ".join(text.split("\n\n")[0].split()).rstrip(".")
+    first = " ".join(text.split("\n\n")[0].split()).rstrip(".:")
     if len(first) <= most:
         return first
     return first[:most].rsplit(" ", 1)[0].rstrip(",:;") + " …"
