@@ -22,7 +22,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sp
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build", "site_parts", "gallery/**/*.ipynb", "gallery/*.py", "gallery/*.codeobj.json",
-                    "**/sg_execution_times.rst", "sg_execution_times.rst"]  # fmt: skip
+                    "**/sg_execution_times.rst", "sg_execution_times.rst", "results/benchopt/*"]  # fmt: skip
 suppress_warnings = ["myst.header"]  # tables written by commands begin with a small heading
 # no network is needed to read the site: formulas are MathML, made here
 html_math_renderer = "mathml"

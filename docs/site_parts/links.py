@@ -14,22 +14,35 @@ DOCS = Path(__file__).parent.parent.resolve()
 ROOT = DOCS.parent
 TOP = {"contributing": "CONTRIBUTING.md", "changelog": "CHANGELOG.md", "security": "SECURITY.md"}
 PAGES = {ROOT / file: DOCS / f"{page}.md" for page, file in TOP.items()}
-TREES = {"paper": "results/*/table", "methods/README": "*"}  # pages below a page that is read on GitHub, too
-LINK = re.compile(r"(!?\[[^]]*\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
+PAGES |= {ROOT / "gallery": DOCS / "gallery" / "index.rst", DOCS / "methods": DOCS / "methods" / "README.md"}
+# pages below a page that is read on GitHub, too
+TREES = {"paper": ["benchmark", "results/*/table"], "methods/README": ["*"]}
+FENCED = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"(!?\[([^]]*)\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def turned(text, source, page):
-    """Links of `source` as links of `page`."""
+    """Links of `source` as links of `page`; code stays as it is."""
 
     def turn(match):
-        target = (source.parent / match[2]).resolve()
+        opening, words, path, anchor = match.groups()
+        target = (source.parent / path).resolve()
         target = PAGES.get(target, target)
         repository = os.environ.get("GITHUB_REPOSITORY")
         if repository and not target.is_relative_to(DOCS):
-            return f"{match[1]}https://github.com/{repository}/blob/main/{target.relative_to(ROOT)})"
-        return f"{match[1]}{os.path.relpath(target, page.parent)}{match[3] or ''})"
+            return f"{opening}https://github.com/{repository}/blob/main/{target.relative_to(ROOT)})"
+        if target.is_dir():  # there is no page of it
+            return words
+        return f"{opening}{os.path.relpath(target, page.parent)}{anchor or ''})"
 
-    return LINK.sub(turn, text)
+    parts = FENCED.split(text)
+    return "".join(part if i % 2 else LINK.sub(turn, part) for i, part in enumerate(parts))
+
+
+def tree(docname, folder):
+    """A hidden table of contents of the pages there are."""
+    there = [name for name in TREES[docname] if any(folder.glob(f"{name}.md"))]
+    return "\n".join(["", "", "```{toctree}", ":hidden:", ":glob:", "", *there, "```", ""])
 
 
 def read(app, docname, source):
@@ -44,7 +57,7 @@ def read(app, docname, source):
     if docname.startswith("results/") and not text.startswith("# "):
         text = f"# {page.parent.name}\n\n{text}"
     if docname in TREES:
-        text += f"\n\n```{{toctree}}\n:hidden:\n:glob:\n\n{TREES[docname]}\n```\n"
+        text += tree(docname, page.parent)
     source[0] = figures.filled(turned(text, origin, page))
 
 
