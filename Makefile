@@ -4,7 +4,7 @@ BIN := .venv/bin
 # one thread per process: small tensors are several times slower with more
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo check test coverage docs test-browser mutants bench lint clean
+.PHONY: venv demo check test coverage test-browser mutants bench lint clean
 # the tests of a developer's minute
 FAST := not slow and not command and not browser
 
@@ -35,6 +35,7 @@ coverage: venv  ## branch coverage of the engine by the fast tests; below 95 % i
 	$(BIN)/python -m coverage run -m pytest -m "$(FAST)" --quiet
 	$(BIN)/python -m coverage report
 
+.PHONY: docs
 docs: venv  ## the site, docs/_build/html; it needs no network, and a warning is an error
 	rm -rf docs/_build/html  # pages that are gone
 	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet -d docs/_build/doctrees docs docs/_build/html
