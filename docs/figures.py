@@ -19,7 +19,7 @@ from pathlib import Path
 from smadmm.paper.rows import difference, some
 
 DOCS = Path(__file__).parent.resolve()
-MARK = re.compile(r"<!--=([^>]*?)-->(.*?)<!--/-->", re.DOTALL)
+MARK = re.compile(r"(?<!`)<!--=([^>]*?)-->(.*?)<!--/-->", re.DOTALL)
 FREE = ("paper", "setting")
 CODE = re.compile(r"^(```|:::).*?^\1|`[^`]*`|\]\([^)]*\)", re.DOTALL | re.MULTILINE)
 UNITS = r"dB|%|ms|s|sec|seconds?|minutes?|min|hours?|h|GB|MB|times|-fold"
