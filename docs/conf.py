@@ -81,3 +81,4 @@ def setup(app):
         part.setup(app)
     reference.write()
     freshness.forget_pictures_of_other_code(DOCS / "gallery", ROOT / "src" / "smadmm")
+    freshness.forget_pages_without_a_script(DOCS / "gallery", ROOT / "gallery")

@@ -70,7 +70,7 @@ class Check(SphinxDirective):
             test(*generator, *parameter)
         except Exception as error:
             raise self.error(f"{name} fails: {error}") from error
-        says = inspect.getdoc(test) or name.removeprefix("test_").replace("_", " ")
+        says = inspect.getdoc(test) or ""
         box = nodes.container(classes=["check"], is_div=True)
         title = nodes.paragraph("", "", nodes.strong("", "Checked while this page was built. "), nodes.Text(says))
         fold = [nodes.raw("", f"<details><summary>The test, <code>{name}</code></summary>", format="html"),

@@ -14,3 +14,10 @@ def forget_pictures_of_other_code(pages, package):
             made.unlink()
         pages.mkdir(exist_ok=True)
         stamp.write_text(digest.hexdigest())
+
+
+def forget_pages_without_a_script(pages, scripts):
+    there = {script.stem for script in scripts.glob("*.py")}
+    for page in pages.glob("plot_*.*"):
+        if page.name.partition(".")[0] not in there:
+            page.unlink()
