@@ -13,7 +13,7 @@ venv: .venv/.ready
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
 	touch $@
 
 demo: venv  ## the main job: a CT phantom from 60 noisy views; leaves a figure and a report
@@ -35,14 +35,20 @@ coverage: venv  ## branch coverage of the engine by the fast tests; below 95 % i
 	$(BIN)/python -m coverage run -m pytest -m "$(FAST)" --quiet
 	$(BIN)/python -m coverage report
 
-test-browser: venv  ## the report page in Debian's chromium, installed here if it is missing
+.PHONY: docs
+docs: venv  ## the site, docs/_build/html; it needs no network, and a warning is an error
+	rm -rf docs/_build/html  # pages that are gone
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet -d docs/_build/doctrees docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+test-browser: venv  ## the report page and the site of make docs in Debian's chromium, installed here if it is missing
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { \
 	  command -v apt-get >/dev/null || { echo "there is no apt-get; install Chromium by hand, then run make test-browser again"; exit 1; }; \
 	  if [ "$$(id -u)" = 0 ]; then root=; elif command -v sudo >/dev/null; then root=sudo; \
 	  else echo "Chromium can be installed by root only; run as root: apt-get install chromium"; exit 1; fi; \
 	  $$root apt-get update --quiet && \
 	  $$root env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends chromium; }
-	SMADMM_BROWSER=required $(BIN)/python -m pytest tests/test_browser.py
+	SMADMM_BROWSER=required $(BIN)/python -m pytest tests/test_browser.py tests/test_site.py
 
 mutants: venv  ## known errors put into a copy of src one by one: for each a test must fail
 	$(BIN)/python tests/mutants.py
@@ -61,4 +67,4 @@ benchopt: venv  ## the benchopt benchmarks: their tests, and a small run whose t
 	$(BIN)/python benchmarks/benchopt_results.py
 
 clean:
-	rm -rf .venv
+	rm -rf .venv docs/_build docs/gallery docs/api/*.rst

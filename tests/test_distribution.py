@@ -41,7 +41,12 @@ def test_the_sdist_has_what_its_tests_need(tmp_path):
     with tarfile.open(build("sdist", tmp_path)) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     needed = [*ROOT.glob("*.md"), *ROOT.glob("constraints*.txt"), *ROOT.glob("tests/*.py"), *ROOT.glob("examples/*.py")]
-    needed += [*ROOT.glob("docs/**/*.json"), *ROOT.glob(".github/**/*.*"), ROOT / "Makefile", ROOT / "CITATION.cff"]
+    needed += [
+        *ROOT.glob("docs/results/*/*.json"),
+        *ROOT.glob(".github/**/*.*"),
+        ROOT / "Makefile",
+        ROOT / "CITATION.cff",
+    ]
     needed += ROOT.glob("gallery/*.*")
     assert {path.relative_to(ROOT).as_posix() for path in needed if path.is_file()} <= names
     tops = {name.partition("/")[0] for name in names}

@@ -36,6 +36,13 @@ class Certificate:
 
     `low` and `high` bound the total with 95 % confidence where the first part was sampled. `subdifferential_low` and
     `subdifferential_high` bound the second part, which is exact where they are equal.
+
+    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
+    >>> solver = ADMM(problem, Spider(batch=3, every=1), rho=1.0, eta=1.0)
+    >>> result = run(solver, torch.zeros(3), Stop(iterations=300), progress=False)
+    >>> c = certify(problem, result.state)
+    >>> c.total == c.gradient + c.subdifferential + c.feasibility
+    True
     """
 
     gradient: float
@@ -119,6 +126,12 @@ def certify(
     """The certificate of a state, at its last iterate or, with `averaged`, at its averages of x and lam.
 
     ASVRG is certified at its answer, the coupled point.
+
+    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
+    >>> solver = ADMM(problem, Spider(batch=3, every=1), rho=1.0, eta=1.0)
+    >>> result = run(solver, torch.zeros(3), Stop(iterations=300), progress=False)
+    >>> certify(problem, result.state).total < 1e-9
+    True
     """
     if averaged:
         if state.mean is None:

@@ -39,6 +39,11 @@ def solve(
     """Solve a problem with `budget` sample gradients: by SMADMM with parameters from the problem, or by your solver.
 
     x is where it starts, by default zero. The history holds about 50 rows, with dist^2(0, dL) if `certify` is set.
+
+    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
+    >>> result = solve(problem, budget=3000)
+    >>> bool((result.x - 0.7).abs().max() < 0.1)
+    True
     """
     problem = what if isinstance(what, Problem) else what.problem
     x = start_of(problem) if x is None else x
@@ -58,6 +63,11 @@ def compare(results: Mapping[str, Result | Sequence[Result]], column: str = "obj
     """Curves of a column of the histories over sample gradients and over seconds; returns the two matplotlib axes.
 
     A sequence of results of one method (other seeds) is drawn as its mean with the 95 % interval of that mean.
+
+    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
+    >>> runs = {"SMADMM": solve(problem, 600), "SADMM": solve(ADMM(problem, SGD(1), 1.0, 9.0), 600)}
+    >>> len(compare(runs))
+    2
     """
     if axes is None:
         plt = needs("matplotlib.pyplot", "plot", "figures")
@@ -105,6 +115,12 @@ def tune(
     value counts, or a function of the result; smaller is better. `points`: try that many, drawn from the grid without
     repetition, so that methods with grids of different sizes get the same number of runs. `reported` are the seeds that
     you will report: they are refused here. Where data are held out, tune on other data than those you report.
+
+    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
+    >>> def make(problem, seed, eta):
+    ...     return ADMM(problem, SGD(1), rho=1.0, eta=eta, seed=seed)
+    >>> tune(make, {"eta": [3.0, 9.0, 27.0]}, problem, budget=300).runs
+    6
     """
     refuse_seen(seeds, reported)
     every = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]

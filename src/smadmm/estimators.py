@@ -31,7 +31,12 @@ from smadmm.xsteps import Metric
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """v estimates grad F(at); sfo sample gradients were computed so far."""
+    """v estimates grad F(at); sfo sample gradients were computed so far.
+
+    >>> e = Estimate(v=torch.ones(2), at=torch.zeros(2), sfo=8)
+    >>> e.sfo
+    8
+    """
 
     v: Tensor
     at: Tensor
@@ -55,7 +60,11 @@ class Tabled(Estimate):
 
 
 class Estimator(ABC):
-    """init(f, x, rng) -> Estimate; update(f, estimate, x, k, rng) -> Estimate."""
+    """init(f, x, rng) -> Estimate; update(f, estimate, x, k, rng) -> Estimate.
+
+    >>> isinstance(SAGA(batch=32), Estimator)
+    True
+    """
 
     @abstractmethod
     def init(self, f: Loss, x: Tensor, rng: Rng) -> Estimate:
@@ -100,7 +109,12 @@ def _product(x: Tensor, y: Tensor) -> float:
 
 @dataclass(frozen=True)
 class SGD(Estimator):
-    """v = g_S(x): plain stochastic ADMM (SADMM)."""
+    """v = g_S(x): plain stochastic ADMM (SADMM).
+
+    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
+    >>> ADMM(problem, SGD(batch=8), rho=1.0, eta=2.0).init(torch.zeros(3)).sfo
+    8
+    """
 
     batch: int
 
@@ -116,7 +130,12 @@ class SGD(Estimator):
 
 @dataclass(frozen=True)
 class Storm(Estimator):
-    """v = g_S(x) + (1 - a_k)(v - g_S(x_old)), both gradients on one batch; v_0 = mean of `first` gradients."""
+    """v = g_S(x) + (1 - a_k)(v - g_S(x_old)), both gradients on one batch; v_0 = mean of `first` gradients.
+
+    >>> estimator = Storm(batch=8, a=Power(1.0, -2 / 3), first=100)
+    >>> round(estimator.a(8), 3)
+    0.25
+    """
 
     batch: int
     a: Schedule
@@ -147,6 +166,9 @@ class Spider(Estimator):
     """v = v + g_S(x) - g_S(x_old); every `every` iterations the full gradient, or `restart` samples online.
 
     Huang, Chen and Huang (ICML 2019) publish SPIDER-ADMM with batch = every = sqrt N, online sqrt restart.
+
+    >>> Spider(batch=32, every=32)
+    Spider(batch=32, every=32, restart=None)
     """
 
     batch: int
@@ -172,7 +194,11 @@ class Spider(Estimator):
 
 @dataclass(frozen=True)
 class SVRG(Estimator):
-    """v = g_S(x) - g_S(anchor) + grad F(anchor); the anchor moves to the current point every `every` iterations."""
+    """v = g_S(x) - g_S(anchor) + grad F(anchor); the anchor moves to the current point every `every` iterations.
+
+    >>> SVRG(batch=32, every=60)
+    SVRG(batch=32, every=60, theta=1.0)
+    """
 
     batch: int
     every: int
@@ -202,6 +228,9 @@ class ASVRG(SVRG):
 
     The coupling with fixed theta is that of Liu, Shang and Cheng (AAAI 2017) for strongly convex f, whose anchor is the
     mean of a period; here it is the last coupled point, as in SVRG-ADMM for nonconvex f.
+
+    >>> ASVRG(batch=32, every=60)
+    ASVRG(batch=32, every=60, theta=0.9)
     """
 
     theta: float = 0.9
@@ -214,7 +243,11 @@ class ASVRG(SVRG):
 
 @dataclass(frozen=True)
 class SAGA(Estimator):
-    """v = g_S(x) - mean of table over S + mean of table. The table is copied at every step (steps are pure)."""
+    """v = g_S(x) - mean of table over S + mean of table. The table is copied at every step (steps are pure).
+
+    >>> SAGA(batch=32)
+    SAGA(batch=32)
+    """
 
     batch: int
 

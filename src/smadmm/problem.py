@@ -25,7 +25,12 @@ Batch = Any  # what a loss draws and understands: indices, tensors, a tuple of t
 
 
 class Loss(ABC):
-    """f: draws batches and gives values and gradients on them, averaged over the batch."""
+    """f: draws batches and gives values and gradients on them, averaged over the batch.
+
+    >>> f = losses.Squared(torch.eye(2), torch.ones(2))
+    >>> f.gradient((torch.zeros(2),), (1.0,), f.full())
+    tensor([-0.5000, -0.5000])
+    """
 
     n: int | None = None  # the number of samples; None for a stream
     shape: Shape | None = None  # the shape of x, where the loss knows it
@@ -65,7 +70,12 @@ class Loss(ABC):
 
 
 class FiniteSum(Loss):
-    """F(x) = 1/n sum_i f_i(x): batches are tensors of sample numbers."""
+    """F(x) = 1/n sum_i f_i(x): batches are tensors of sample numbers.
+
+    >>> f = losses.Squared(torch.eye(3), torch.ones(3))
+    >>> isinstance(f, FiniteSum), f.n
+    (True, 3)
+    """
 
     n: int
 
@@ -110,7 +120,11 @@ class Distance(NamedTuple):
 
 
 class Prox(ABC):
-    """What the y-step needs of h: prox(v, t) = argmin_y h(y) + 1/(2t) |y - v|^2. A denoiser is one; it has no value."""
+    """What the y-step needs of h: prox(v, t) = argmin_y h(y) + 1/(2t) |y - v|^2. A denoiser is one; it has no value.
+
+    >>> proxes.L1(1.0).prox(torch.tensor([3.0, 0.5]), 1.0)
+    tensor([2., 0.])
+    """
 
     shape: Shape | None = None
     dtype: torch.dtype | None = None
@@ -140,7 +154,11 @@ class Prox(ABC):
 
 
 class Penalty(Prox):
-    """A prox with a value and a subdifferential."""
+    """A prox with a value and a subdifferential.
+
+    >>> isinstance(proxes.L1(0.5), Penalty), proxes.L1(0.5).value(torch.ones(3))
+    (True, 1.5)
+    """
 
     convex: bool = True
     indicator: bool = False  # of a set: the value is 0 or infinite
@@ -176,7 +194,14 @@ def _refuse_mismatch(first: str, a: object, second: str, b: object) -> None:
 
 @dataclass(frozen=True)
 class Problem:
-    """F(x) + h(y) s.t. A x + B y = c. Several blocks: h and B are sequences, updated one after the other."""
+    """F(x) + h(y) s.t. A x + B y = c. Several blocks: h and B are sequences, updated one after the other.
+
+    >>> f = losses.Squared(torch.eye(3), torch.ones(3))
+    >>> problem = Problem(f, proxes.L1(0.1), operators.EdgeDifferences([(0, 1), (1, 2)], 3))
+    >>> x = torch.tensor([0.0, 1.0, 1.0])
+    >>> round(problem.objective(x, (problem.A(x),)), 3)
+    0.267
+    """
 
     f: Loss
     h: Prox | Sequence[Prox]

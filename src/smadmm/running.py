@@ -49,7 +49,14 @@ class Solver(Protocol):
 
 
 class History(Mapping[str, list[float]]):
-    """Columns by name: history["objective"][-1]. Rows that lack a column hold NaN there."""
+    """Columns by name: history["objective"][-1]. Rows that lack a column hold NaN there.
+
+    >>> history = History({"k": [0, 100], "objective": [1.0, 0.5]})
+    >>> history
+    History(2 rows: k, objective)
+    >>> history["objective"][-1]
+    0.5
+    """
 
     def __init__(self, columns: Mapping[str, list[float]] | None = None):
         self.columns: dict[str, list[float]] = {name: list(values) for name, values in (columns or {}).items()}
@@ -105,7 +112,12 @@ class History(Mapping[str, list[float]]):
 
 
 class Reason(Enum):
-    """Why a run ended."""
+    """Why a run ended.
+
+    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
+    >>> solve(problem, budget=60).reason is Reason.GRADIENTS
+    True
+    """
 
     ITERATIONS = "all iterations done"
     GRADIENTS = "budget of sample gradients used"
@@ -118,7 +130,15 @@ class Reason(Enum):
 
 
 class Diverged(FloatingPointError):
-    """The iterates are no longer finite or explode; `state` is the last good one, `history` what was recorded."""
+    """The iterates are no longer finite or explode; `state` is the last good one, `history` what was recorded.
+
+    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
+    >>> try:
+    ...     run(ADMM(problem, SGD(3), rho=1e-9, eta=1e-9), torch.zeros(3), Stop(iterations=99), progress=False)
+    ... except Diverged as error:
+    ...     print(error.state.k < 99)
+    True
+    """
 
     def __init__(self, message: str, state: State, history: History):
         super().__init__(message)
@@ -132,6 +152,11 @@ class Result:
     `best` is the state with the smallest recorded certificate, where it was recorded. `random` is that of an iteration
     drawn uniformly from all of the run, the output of which the theorems speak, where it was asked for. Both go without
     what an estimator carries beside v.
+
+    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
+    >>> result = solve(problem, budget=600)
+    >>> result.x.shape, result.interrupted
+    (torch.Size([3]), False)
     """
 
     state: State
@@ -188,6 +213,9 @@ class Stop:
 
     `certificate` and `patience` are looked at when metrics are recorded. Patience counts records in which the mean of
     the objective over a window of that many records did not fall below the best earlier such mean.
+
+    >>> Stop(iterations=1000, seconds=60)
+    Stop(iterations=1000, sfo=None, seconds=60, certificate=None, patience=None)
     """
 
     iterations: int | None = None
@@ -424,6 +452,11 @@ def run(
     True to stop. With `resume` the run continues from `checkpoint` if that file exists. The objective and the
     certificate, which cost full gradients, are in every `sparse`-th row and in the last. `random_iterate` keeps the
     state of an iteration drawn at random: `Result.random`.
+
+    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
+    >>> solver = ADMM(problem, Spider(batch=3, every=1), rho=1.0, eta=1.0)
+    >>> run(solver, torch.zeros(3), Stop(certificate=1e-6), every=10, progress=False).reason
+    <Reason.CERTIFICATE: 'certificate reached'>
     """
     _check_arguments(
         solver, start, stop, {"every": every, "sparse": sparse, "checkpoint_iterations": checkpoint_iterations}

@@ -85,5 +85,9 @@ def theorem_constant(K: int, c_rho: float = 1.0, ratio: float = 1.0, c_a: float 
 
 
 def theorem_dynamic(c_rho: float = 1.0, c_eta: float = 1.0, c_a: float = 2.0) -> Schedules:
-    """Theorem 3.2: no horizon, no large first batch."""
+    """Theorem 3.2: no horizon, no large first batch.
+
+    >>> theorem_dynamic(c_rho=2.0).rho(8)
+    4.0
+    """
     return Schedules(Power(c_rho, 1 / 3), Power(c_eta, 1 / 3), Power(c_a, -2 / 3, hi=1.0), 1)

@@ -43,7 +43,13 @@ class Mean:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """All there is to know after iteration k. Ax and Bys are the products of x and ys, kept to be computed once."""
+    """All there is to know after iteration k. Ax and Bys are the products of x and ys, kept to be computed once.
+
+    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
+    >>> state = ADMM(problem, SGD(3), rho=1.0, eta=1.0).init(torch.zeros(3))
+    >>> state.k, state.x, state.sfo
+    (0, tensor([0., 0., 0.]), 3)
+    """
 
     k: int
     x: Tensor
@@ -100,6 +106,12 @@ class ADMM:
     """The solver: a problem, an estimator, schedules. rho, eta (the inverse step) and r take numbers or schedules.
 
     H, in the place of r, is a positive definite operator for every block.
+
+    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
+    >>> solver = ADMM(problem, Spider(batch=3, every=1), rho=1.0, eta=1.0)
+    >>> result = run(solver, torch.zeros(3), Stop(iterations=300), progress=False)
+    >>> result.x
+    tensor([0.7000, 0.7000, 0.7000])
     """
 
     problem: Problem

@@ -147,7 +147,13 @@ def start_of(problem: Problem) -> Tensor:
 
 
 def auto(problem: Problem, budget: int, x: Tensor | None = None) -> Parameters:
-    """Parameters of SMADMM for `budget` sample gradients; x is a typical point (default: zero)."""
+    """Parameters of SMADMM for `budget` sample gradients; x is a typical point (default: zero).
+
+    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
+    >>> solver = auto(problem, budget=6000).solver()
+    >>> solver.estimator.batch
+    1
+    """
     f = problem.f
     x = start_of(problem) if x is None else x
     budget = operator.index(budget)

@@ -22,6 +22,10 @@ class DnCNN(nn.Module):
     """g(x) = 1/2 |R(x)|^2, R = `layers` convolutions, `channels` wide, with Softplus; the paper: 17 x 64.
 
     At the start R(x) = scale S(x / scale), S blind to constants: Softplus bends at differences about `scale`.
+
+    >>> g = DnCNN(layers=3, channels=8)
+    >>> g(torch.rand(2, 1, 16, 16)).shape
+    torch.Size([2])
     """
 
     def __init__(

@@ -13,7 +13,12 @@ from torch import Tensor, nn
 
 
 class Potential(Protocol):
-    """A differentiable g on batches N x 1 x H x W, called for its values, with its gradient written out."""
+    """A differentiable g on batches N x 1 x H x W, called for its values, with its gradient written out.
+
+    >>> from smadmm.denoisers import load
+    >>> load("ridge-ct").g.gradient(torch.zeros(1, 1, 8, 8)).shape
+    torch.Size([1, 1, 8, 8])
+    """
 
     alignment: int  # tiles begin at multiples of this
     radius: int  # a pixel of grad g depends on pixels at most this far away
@@ -35,6 +40,11 @@ class GradientStep(nn.Module):
     The potential g gives a value for each image of a batch N x 1 x H x W. Any such module or function will do: without
     the method `gradient` of a `Potential` it is differentiated automatically, twice where gradients of D are asked for.
     `sigma` is the noise level of the training, `lipschitz` a proved or measured bound of Lip(I - D).
+
+    >>> D = GradientStep(lambda x: 0.25 * x.square().sum((1, 2, 3)))
+    >>> D(torch.ones(1, 1, 2, 2))
+    tensor([[[[0.5000, 0.5000],
+              [0.5000, 0.5000]]]])
     """
 
     def __init__(

@@ -75,7 +75,11 @@ def general_norm(function: Map, x: Tensor, v: Tensor, iterations: int, tolerance
 
 @dataclass(frozen=True)
 class LipschitzReport:
-    """Largest singular values of the Jacobian of I - D by image and kind of point."""
+    """Largest singular values of the Jacobian of I - D by image and kind of point.
+
+    >>> LipschitzReport(clean=(0.9,), between=(0.95,), noisy=(0.8,)).largest
+    0.95
+    """
 
     clean: tuple[float, ...]
     between: tuple[float, ...]
@@ -109,6 +113,10 @@ def lipschitz(
 
     The noise is that of the denoiser if it has a `sigma`, else 5/255. A module is measured as it works, in evaluation
     mode, and keeps the largest value seen as its `lipschitz`, unless that was larger (a proved bound).
+
+    >>> from smadmm.denoisers import load
+    >>> lipschitz(load("ridge-ct"), [torch.rand(1, 1, 16, 16)]).largest < 1
+    True
     """
     if not len(images) or iterations < 1:
         raise ValueError(f"give at least one image and one iteration, got {len(images)} and {iterations}")

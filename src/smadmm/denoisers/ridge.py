@@ -157,6 +157,11 @@ class Ridge(nn.Module):
 
     The first `singles` filters must each be even or odd in each direction; each of the others stands for four:
     mirrored left to right, upside down, and both. Images are continued by reflection.
+
+    >>> from smadmm.denoisers import load
+    >>> g = load("ridge-ct").g
+    >>> isinstance(g, Ridge), g(torch.rand(2, 1, 16, 16)).shape
+    (True, torch.Size([2]))
     """
 
     alignment = 1

@@ -17,7 +17,16 @@ SHIPPED = Path(__file__).parent / "shipped"
 
 
 def save(potential: Ridge | DnCNN, path: Path, sigma: float, lipschitz: float) -> None:
-    """Write a potential trained at noise level sigma, with a proved or measured Lip(grad g)."""
+    """Write a potential trained at noise level sigma, with a proved or measured Lip(grad g).
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> D = load("ridge-ct")
+    >>> with TemporaryDirectory() as folder:
+    ...     save(D.g, Path(folder) / "mine.safetensors", D.sigma, D.lipschitz)
+    ...     print(load(Path(folder) / "mine.safetensors").sigma == D.sigma)
+    True
+    """
     as_bytes = needs("safetensors.torch", "imaging", "files of weights").save
     about: dict[str, str | float] = {"sigma": sigma, "lipschitz": lipschitz}
     if isinstance(potential, Ridge):
@@ -33,6 +42,10 @@ def load(name: str | Path) -> GradientStep:
     """A denoiser by the name of shipped weights, as "ridge-ct", or from a file written by training.
 
     Its `lipschitz`: the certificate of a ridge potential, checked anew; for a network the largest value measured.
+
+    >>> D = load("ridge-ct")
+    >>> D(torch.rand(1, 1, 16, 16)).shape
+    torch.Size([1, 1, 16, 16])
     """
     path = Path(name) if str(name).endswith(".safetensors") else SHIPPED / f"{name}.safetensors"
     if not path.exists():
@@ -72,12 +85,20 @@ def _potential(about: dict[str, Any], tensors: dict[str, Tensor]) -> Ridge | DnC
 
 
 def shipped() -> list[str]:
-    """Names of the weights in the package."""
+    """Names of the weights in the package.
+
+    >>> "ridge-ct" in shipped()
+    True
+    """
     return sorted(path.stem for path in SHIPPED.glob("*.safetensors"))
 
 
 def card(name: str) -> dict[str, Any]:
-    """Provenance of shipped weights: data, command, seed, time, PSNR, Lip(grad g), SHA-256, licence."""
+    """Provenance of shipped weights: data, command, seed, time, PSNR, Lip(grad g), SHA-256, licence.
+
+    >>> sorted(card("ridge-ct"))[:3]
+    ['command', 'cpu_seconds', 'held_out_images']
+    """
     if name not in shipped():
         raise ValueError(f"no weights {name!r}; shipped are {', '.join(shipped())}")
     content: dict[str, Any] = json.loads((SHIPPED / f"{name}.json").read_text(encoding="utf-8"))

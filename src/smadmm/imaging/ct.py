@@ -110,6 +110,12 @@ def reconstruct(
     threads, device : where it is computed.
     checkpoint : folder in which an unfinished run is kept; with `resume` it goes on there. Remove it when you are done.
     progress : show a progress bar.
+
+    >>> from smadmm.imaging.simulation import simulated_sinogram
+    >>> from smadmm.io.phantoms import abdomen_image
+    >>> sinogram = simulated_sinogram(abdomen_image(32), views=30, snr=40)
+    >>> smadmm.reconstruct(sinogram, size=32, iterations=5).image.shape
+    torch.Size([32, 32])
     """
     refuse_noise(None, photons)
     one_of("method", method, METHODS)

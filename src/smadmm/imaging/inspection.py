@@ -65,7 +65,11 @@ FEW_VIEWS = 8  # too few to tell a detector from the image
 
 
 class Finding(NamedTuple):
-    """What was found in the data; `repaired` where data, weights or geometry were changed for it."""
+    """What was found in the data; `repaired` where data, weights or geometry were changed for it.
+
+    >>> Finding("dead", "detector 7 is dead", repaired=True).kind
+    'dead'
+    """
 
     kind: str
     text: str
@@ -78,6 +82,13 @@ class Inspection:
 
     `prepared` has wrong rays filled in from their neighbours; `weights` is 1/variance in units of that of the best
     rays, 0 for wrong ones, None where all rays are alike; `noise` is the noise of a ray of weight 1.
+
+    >>> from smadmm.imaging.simulation import simulated_sinogram
+    >>> from smadmm.io.phantoms import abdomen_image
+    >>> sinogram = simulated_sinogram(abdomen_image(32), views=30, snr=40)
+    >>> look = inspect(sinogram)
+    >>> isinstance(look, Inspection), abs(look.center) < 1
+    (True, True)
     """
 
     angles: Array  # degrees
@@ -110,6 +121,13 @@ def inspect(
 
     `angles` in degrees: one per view, or (first, last) for equal steps; None: half a turn. `center` is the axis in
     detectors off the middle, or "auto". `raw` switches repairs off: True all, or the names of some.
+
+    >>> from smadmm.imaging.simulation import simulated_sinogram
+    >>> from smadmm.io.phantoms import abdomen_image
+    >>> sinogram = simulated_sinogram(abdomen_image(32), views=30, snr=40)
+    >>> sinogram[:, 16] = 0
+    >>> [finding.kind for finding in inspect(sinogram).findings]
+    ['detectors']
     """
     rows = sinogram[len(sinogram) // 2] if len(sinogram.shape) == 3 else sinogram
     b = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)

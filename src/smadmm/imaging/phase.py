@@ -106,6 +106,12 @@ def retrieve(
     truth : the image, where it is known: SNR and SSIM are then measured.
     checkpoint : folder in which an unfinished run is kept; with `resume` it goes on there. Remove it when you are done.
     progress : show a progress bar.
+
+    >>> from smadmm.io.phantoms import abdomen_image
+    >>> masks = operators.circle_masks(6, (32, 32))
+    >>> patterns = operators.CodedDiffraction(masks)(abdomen_image(32)).abs()
+    >>> smadmm.retrieve(patterns, masks, iterations=10).image.shape
+    torch.Size([32, 32])
     """
     one_of("method", method, METHODS)
     one_of("start", start, STARTS)

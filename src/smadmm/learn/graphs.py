@@ -39,7 +39,11 @@ LARGEST_COMPONENT = 300
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """G itself, one row per penalty |g'x|: any matrix with one column per feature."""
+    """G itself, one row per penalty |g'x|: any matrix with one column per feature.
+
+    >>> Rows(np.array([[1.0, -1.0, 0.0]])).matrix.shape
+    (1, 3)
+    """
 
     matrix: Any
 
@@ -63,6 +67,10 @@ def signed_adjacency(graph: Any, X: Any, random_state: Any = None, sample_weight
     """The signed adjacency matrix W of a graph, as rows: row i penalises |sum_j W_ij x_j|, the sum over i's neighbours.
 
     GraphGuidedClassifier(graph=signed_adjacency("glasso", X)) is the paper's experiment in this reading.
+
+    >>> X = np.random.default_rng(0).standard_normal((50, 3))
+    >>> signed_adjacency([(0, 1)], X).matrix.shape
+    (3, 3)
     """
     edges, signs = _signed_edges(graph, X, random_state, sample_weight)
     upper = coo_matrix((signs, (edges[:, 0], edges[:, 1])), shape=(_features(X),) * 2)

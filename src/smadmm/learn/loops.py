@@ -41,6 +41,9 @@ class Auto:
 
     With exact=False the answer is the average of stochastic iterates; with `momentum` they end with STORM, and the
     answer is the last one, which has a smaller certificate than the average.
+
+    >>> Auto(momentum=True)
+    Auto(momentum=True, exact=True)
     """
 
     momentum: bool = False

@@ -32,6 +32,9 @@ class Published:
     `period` is the number of iterations between full gradients, by default a pass; `first` the size of SMADMM's first
     batch, by default at most 1000; `exact` asks for the exact x-step, the default up to 2000 unknowns. The other one is
     linearised and needs eta >= rho |A|^2.
+
+    >>> Published("sadmm", batch=32, eta=Power(1.0), rho=Power(0.1)).method
+    'sadmm'
     """
 
     method: str

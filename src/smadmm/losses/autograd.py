@@ -13,7 +13,13 @@ from smadmm.sampling import Sampling, iid
 
 
 class Autograd(FiniteSum):
-    """value(x, batch) -> scalar, the mean of f over the batch; a batch is a tensor of sample numbers in 0..n-1."""
+    """value(x, batch) -> scalar, the mean of f over the batch; a batch is a tensor of sample numbers in 0..n-1.
+
+    >>> data = torch.arange(4.0)
+    >>> f = losses.Autograd(lambda x, batch: 0.5 * (x - data[batch]).square().mean(), n=4)
+    >>> f.gradient((torch.tensor(1.0),), (1.0,), f.full())
+    tensor(-0.5000)
+    """
 
     def __init__(self, value: Callable[[Tensor, Any], Tensor], n: int, sampling: Sampling = iid):
         super().__init__(n, sampling)

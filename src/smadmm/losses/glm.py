@@ -39,6 +39,10 @@ class GLM(FiniteSum):
     """1/n sum_i w_i l(a_i'x, b_i); X dense (tensor, array) or sparse (torch, SciPy).
 
     With an intercept x has one more entry and a_i becomes (a_i, 1).
+
+    >>> f = losses.Logistic([[1.0, 2.0], [0.0, -1.0]], [1, -1], sample_weight=[1.0, 3.0])
+    >>> isinstance(f, losses.GLM), f.n
+    (True, 2)
     """
 
     curvature: float  # the largest |l''|
@@ -114,7 +118,12 @@ class GLM(FiniteSum):
 
 
 class Sigmoid(GLM):
-    """l(z, b) = 1 / (1 + exp(b z)), bounded and nonconvex."""
+    """l(z, b) = 1 / (1 + exp(b z)), bounded and nonconvex.
+
+    >>> f = losses.Sigmoid([[1.0, 0.0], [0.0, 1.0]], [1, -1])
+    >>> round(float(f.value(torch.zeros(2), f.full())), 3)
+    0.5
+    """
 
     curvature = 1 / (6 * math.sqrt(3))
     bounded_gradients = True
@@ -128,7 +137,12 @@ class Sigmoid(GLM):
 
 
 class Logistic(GLM):
-    """l(z, b) = log(1 + exp(-b z))."""
+    """l(z, b) = log(1 + exp(-b z)).
+
+    >>> f = losses.Logistic([[1.0, 0.0], [0.0, 1.0]], [1, -1])
+    >>> round(float(f.value(torch.zeros(2), f.full())), 3)
+    0.693
+    """
 
     curvature = 0.25
     bounded_gradients = True
@@ -141,7 +155,12 @@ class Logistic(GLM):
 
 
 class SquaredHinge(GLM):
-    """l(z, b) = max(0, 1 - b z)^2."""
+    """l(z, b) = max(0, 1 - b z)^2.
+
+    >>> f = losses.SquaredHinge([[1.0, 0.0], [0.0, 1.0]], [1, -1])
+    >>> round(float(f.value(torch.zeros(2), f.full())), 3)
+    1.0
+    """
 
     curvature = 2.0
     bounded_gradients = False
@@ -154,7 +173,12 @@ class SquaredHinge(GLM):
 
 
 class Squared(GLM):
-    """l(z, b) = 1/2 (z - b)^2."""
+    """l(z, b) = 1/2 (z - b)^2.
+
+    >>> f = losses.Squared([[1.0, 0.0], [0.0, 1.0]], [1.0, 2.0])
+    >>> round(float(f.value(torch.zeros(2), f.full())), 3)
+    1.25
+    """
 
     curvature = 1.0
     bounded_gradients = False

@@ -30,7 +30,12 @@ def combine(points: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 
 
 class BlockLeastSquares(FiniteSum):
-    """1/n sum_i 1/2 |A_i x - b_i|^2; a subclass says what A_i, A_i' and b_i are for a batch of blocks."""
+    """1/n sum_i 1/2 |A_i x - b_i|^2; a subclass says what A_i, A_i' and b_i are for a batch of blocks.
+
+    >>> f = losses.LeastSquares(torch.eye(4), torch.ones(4), block=2)
+    >>> isinstance(f, losses.BlockLeastSquares), f.n
+    (True, 2)
+    """
 
     bounded_gradients = False
 
@@ -52,7 +57,12 @@ class BlockLeastSquares(FiniteSum):
 
 
 class LeastSquares(BlockLeastSquares):
-    """Least squares with a dense or sparse matrix whose rows are taken in blocks of `block` rows."""
+    """Least squares with a dense or sparse matrix whose rows are taken in blocks of `block` rows.
+
+    >>> f = losses.LeastSquares([[1.0, 0.0], [0.0, 2.0]], [1.0, 4.0])
+    >>> f.gradient((torch.tensor([1.0, 2.0]),), (1.0,), f.full())
+    tensor([0., 0.])
+    """
 
     def __init__(self, matrix: Any, b: Any, block: int = 1, sampling: Sampling = iid):
         matrix = data_matrix(matrix)

@@ -46,7 +46,13 @@ def _kernels() -> Any:
 
 
 class PhaseLoss(FiniteSum):
-    """1/n sum_i f(|A_i x|^2, data_i); a subclass says what f and its factor phi are, pixel by pixel."""
+    """1/n sum_i f(|A_i x|^2, data_i); a subclass says what f and its factor phi are, pixel by pixel.
+
+    >>> A = operators.CodedDiffraction(operators.circle_masks(4, (8, 8)))
+    >>> x = torch.ones(8, 8)
+    >>> isinstance(losses.AmplitudeLoss(A, A(x).abs()), losses.PhaseLoss)
+    True
+    """
 
     bounded_gradients = False
 
@@ -124,7 +130,14 @@ def _power(z: Tensor) -> Tensor:
 
 
 class AmplitudeLoss(PhaseLoss):
-    """1/n sum_i 1/2 | |A_i x| - y_i |^2 with measured amplitudes y_i."""
+    """1/n sum_i 1/2 | |A_i x| - y_i |^2 with measured amplitudes y_i.
+
+    >>> A = operators.CodedDiffraction(operators.circle_masks(4, (8, 8)))
+    >>> x = torch.ones(8, 8)
+    >>> f = losses.AmplitudeLoss(A, A(x).abs())
+    >>> float(f.value(x, f.full())) < 1e-8
+    True
+    """
 
     compiled: bool = True  # whether numba kernels may be used (float32 and complex64 images on a CPU)
 
@@ -187,7 +200,14 @@ class AmplitudeLoss(PhaseLoss):
 
 
 class IntensityLoss(PhaseLoss):
-    """1/n sum_i 1/4 | |A_i x|^2 - I_i |^2 with measured intensities I_i."""
+    """1/n sum_i 1/4 | |A_i x|^2 - I_i |^2 with measured intensities I_i.
+
+    >>> A = operators.CodedDiffraction(operators.circle_masks(4, (8, 8)))
+    >>> x = torch.ones(8, 8)
+    >>> f = losses.IntensityLoss(A, A(x).abs() ** 2)
+    >>> float(f.value(x, f.full())) < 1e-8
+    True
+    """
 
     def density(self, power: Tensor, data: Tensor) -> Tensor:
         return 0.25 * (power - data).square()
@@ -197,7 +217,14 @@ class IntensityLoss(PhaseLoss):
 
 
 class PoissonLoss(PhaseLoss):
-    """1/n sum_i 1/2 sum (|A_i x|^2 + e - I_i log(|A_i x|^2 + e)) with counts I_i and the background e > 0."""
+    """1/n sum_i 1/2 sum (|A_i x|^2 + e - I_i log(|A_i x|^2 + e)) with counts I_i and the background e > 0.
+
+    >>> A = operators.CodedDiffraction(operators.circle_masks(4, (8, 8)))
+    >>> x = torch.ones(8, 8)
+    >>> f = losses.PoissonLoss(A, A(x).abs() ** 2)
+    >>> bool(f.value(x, f.full()) < f.value(2 * x, f.full()))
+    True
+    """
 
     def __init__(
         self,

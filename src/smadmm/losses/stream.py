@@ -22,7 +22,11 @@ Gradient = Callable[[Sequence[Tensor], Sequence[float], Any], Tensor]
 
 
 class StreamEnded(RuntimeError):
-    """The source has no more samples."""
+    """The source has no more samples.
+
+    >>> issubclass(losses.StreamEnded, Exception)
+    True
+    """
 
 
 class Stream(Loss):
@@ -30,6 +34,11 @@ class Stream(Loss):
 
     `value(x, batch)` is the mean over a batch of such rows; `gradient` defaults to automatic differentiation.
     Items of any length are cut and joined to the batch size that the estimator asks for.
+
+    >>> chunks = (torch.randn(8, 3) for _ in range(10))
+    >>> f = losses.Stream(lambda x, batch: (x - batch).square().mean(), chunks)
+    >>> print(f.n)
+    None
     """
 
     def __init__(

@@ -33,6 +33,9 @@ class Transmission:
 
     `attenuation` turns a sinogram value into p (1 where the sinogram is -log(I/I0) itself). `other` is the variance of
     noise that all rays have, in units of that of a ray with p = 0: then 1/variance is (1 + other) / (exp(p) + other).
+
+    >>> losses.Transmission()(torch.tensor([0.0, 2.0])).round(decimals=2)
+    tensor([1.0000, 0.1400])
     """
 
     attenuation: float = 1.0
@@ -47,6 +50,11 @@ class Tomography(BlockLeastSquares):
 
     weights: an array like the sinogram, or a function of the drawn views with values in (0, 1]. Sampling numbers the
     views by their angle modulo pi, so that `stride` and `golden` are equispaced in angle.
+
+    >>> radon = operators.Radon(16, np.arange(8) * np.pi / 8)
+    >>> f = losses.Tomography(radon, radon(torch.ones(16, 16)))
+    >>> float(f.value(torch.ones(16, 16), f.full())) < 1e-8
+    True
     """
 
     def __init__(

@@ -13,7 +13,11 @@ from smadmm.operators.linear import Norm, Operator, Shape
 
 
 class EdgeDifferences(Operator):
-    """(G x)_e = w_e (x_i - s_e x_j) for edge e = (i, j); s_e = +-1 ties x_i to x_j or to -x_j."""
+    """(G x)_e = w_e (x_i - s_e x_j) for edge e = (i, j); s_e = +-1 ties x_i to x_j or to -x_j.
+
+    >>> operators.EdgeDifferences([(0, 1), (1, 2)], size=3)(torch.tensor([5.0, 3.0, 2.0]))
+    tensor([2., 1.])
+    """
 
     def __init__(self, edges: Any, size: int, weights: Tensor | None = None, signs: Tensor | None = None):
         pairs = torch.as_tensor(edges)
@@ -49,7 +53,11 @@ class EdgeDifferences(Operator):
 
 
 class FiniteDifferences(Operator):
-    """(D x)_a = x shifted by one along axis a minus x, zero at the far border; the results stacked in front."""
+    """(D x)_a = x shifted by one along axis a minus x, zero at the far border; the results stacked in front.
+
+    >>> operators.FiniteDifferences((3,))(torch.tensor([1.0, 4.0, 9.0]))
+    tensor([[3., 5., 0.]])
+    """
 
     def __init__(self, shape: Shape, axes: Sequence[int] | None = None):
         self.axes = tuple(range(len(shape))) if axes is None else tuple(a % len(shape) for a in axes)

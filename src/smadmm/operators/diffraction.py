@@ -25,13 +25,21 @@ STREAM = 2**61  # masks have random numbers of their own, beside those of the so
 
 
 def circle_masks(count: int, shape: Shape, seed: int = 0, dtype: torch.dtype = torch.complex64) -> Tensor:
-    """Masks uniform on the unit circle; mask i depends on (seed, i) alone."""
+    """Masks uniform on the unit circle; mask i depends on (seed, i) alone.
+
+    >>> operators.circle_masks(2, (4, 4)).abs().mean().round()
+    tensor(1.)
+    """
     angles = torch.from_numpy(2 * math.pi * _uniform(count, shape, seed))
     return torch.polar(torch.ones_like(angles), angles).to(dtype)
 
 
 def quadrant_masks(count: int, shape: Shape, seed: int = 0, dtype: torch.dtype = torch.complex64) -> Tensor:
-    """Masks u + i sqrt(1 - u^2), u uniform on [0, 1]: a quarter of the unit circle, as On-RED draws them."""
+    """Masks u + i sqrt(1 - u^2), u uniform on [0, 1]: a quarter of the unit circle, as On-RED draws them.
+
+    >>> operators.quadrant_masks(2, (4, 4)).real.min() >= 0
+    tensor(True)
+    """
     real = torch.from_numpy(_uniform(count, shape, seed))
     return torch.complex(real, (1 - real.square()).sqrt()).to(dtype)
 
@@ -66,7 +74,12 @@ class Entries:
 
 
 class CodedDiffraction(Operator):
-    """x -> (F(m_1 x), ..., F(m_n x)) on images of `dtype`, real or complex; leading axes of x are kept."""
+    """x -> (F(m_1 x), ..., F(m_n x)) on images of `dtype`, real or complex; leading axes of x are kept.
+
+    >>> A = operators.CodedDiffraction(operators.circle_masks(3, (8, 8)))
+    >>> A(torch.ones(8, 8)).shape
+    torch.Size([3, 8, 8])
+    """
 
     def __init__(self, masks: Any, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"):
         if len(masks.shape) != 3 or 0 in masks.shape:

@@ -21,7 +21,12 @@ SMALL = 512  # matrices up to this size get an exact spectral norm
 
 
 class Norm(float):
-    """A spectral norm |A| known from below: with probability >= .999, |A| lies in [self, self + error]."""
+    """A spectral norm |A| known from below: with probability >= .999, |A| lies in [self, self + error].
+
+    >>> norm = (2.0 * operators.Identity((3,))).norm()
+    >>> isinstance(norm, operators.Norm), float(norm)
+    (True, 2.0)
+    """
 
     error: float
 
@@ -36,7 +41,12 @@ class Norm(float):
 
 
 class Operator(ABC):
-    """A x by `A(x)`, A' y by `A.T(y)`; combine with +, -, @ and scalar *."""
+    """A x by `A(x)`, A' y by `A.T(y)`; combine with +, -, @ and scalar *.
+
+    >>> M = operators.Matrix([[1.0, 2.0], [0.0, 1.0]])
+    >>> (2.0 * M + operators.Identity())(torch.ones(2))
+    tensor([7., 3.])
+    """
 
     in_shape: Shape | None = None
     out_shape: Shape | None = None
@@ -118,7 +128,12 @@ class Operator(ABC):
 
 
 class Adjoint(Operator):
-    """A' as an operator."""
+    """A' as an operator.
+
+    >>> M = operators.Matrix([[1.0, 2.0], [0.0, 1.0]])
+    >>> M.T(torch.ones(2))
+    tensor([1., 3.])
+    """
 
     def __init__(self, operator: Operator):
         self.operator = operator
@@ -140,7 +155,11 @@ class Adjoint(Operator):
 
 
 class Identity(Operator):
-    """x -> x."""
+    """x -> x.
+
+    >>> operators.Identity()(torch.ones(2))
+    tensor([1., 1.])
+    """
 
     gram = 1.0
 
@@ -158,7 +177,11 @@ class Identity(Operator):
 
 
 class Scaled(Operator):
-    """x -> s A x."""
+    """x -> s A x.
+
+    >>> (3.0 * operators.Identity())(torch.ones(2))
+    tensor([3., 3.])
+    """
 
     def __init__(self, operator: Operator, scale: float):
         self.operator, self.scale = operator, float(scale)
@@ -201,7 +224,12 @@ def is_scipy_sparse(matrix: Any) -> bool:
 
 
 class Matrix(Operator):
-    """x -> M x on the last axis of x, M dense or sparse (torch, NumPy or SciPy); `batch` names leading axes."""
+    """x -> M x on the last axis of x, M dense or sparse (torch, NumPy or SciPy); `batch` names leading axes.
+
+    >>> M = operators.Matrix([[1.0, 2.0], [0.0, 1.0]])
+    >>> M(torch.ones(2)), M.T(torch.ones(2))
+    (tensor([3., 1.]), tensor([1., 3.]))
+    """
 
     def __init__(self, matrix: Any, batch: Shape = ()):
         if isinstance(matrix, Tensor) and matrix.layout == torch.strided:
@@ -259,7 +287,12 @@ def _common_device(operators: Sequence[Operator]) -> torch.device:
 
 
 class Sum(Operator):
-    """x -> A_1 x + A_2 x + ..."""
+    """x -> A_1 x + A_2 x + ...
+
+    >>> M = operators.Matrix([[1.0, 2.0], [0.0, 1.0]])
+    >>> (M + M)(torch.ones(2))
+    tensor([6., 2.])
+    """
 
     def __init__(self, operators: Sequence[Operator]):
         self.operators = tuple(operators)
@@ -278,7 +311,12 @@ class Sum(Operator):
 
 
 class Composition(Operator):
-    """x -> A (B x)."""
+    """x -> A (B x).
+
+    >>> M = operators.Matrix([[1.0, 2.0], [0.0, 1.0]])
+    >>> (M @ M)(torch.ones(2))
+    tensor([5., 1.])
+    """
 
     def __init__(self, outer: Operator, inner: Operator):
         self.outer, self.inner = outer, inner
@@ -298,7 +336,12 @@ class Composition(Operator):
 
 
 class Stack(Operator):
-    """x -> [A_1 x; A_2 x; ...], the results flattened one below the other."""
+    """x -> [A_1 x; A_2 x; ...], the results flattened one below the other.
+
+    >>> M = operators.Matrix([[1.0, 2.0], [0.0, 1.0]])
+    >>> operators.Stack([M, operators.Identity((2,))])(torch.ones(2))
+    tensor([3., 1., 1., 1.])
+    """
 
     def __init__(self, operators: Sequence[Operator]):
         self.operators = tuple(operators)
@@ -322,7 +365,11 @@ class Stack(Operator):
 
 
 class Slot(Operator):
-    """y -> a vector of `size` zeros with y in [start, start + len(y)): one block of rows of a stacked constraint."""
+    """y -> a vector of `size` zeros with y in [start, start + len(y)): one block of rows of a stacked constraint.
+
+    >>> operators.Slot(length=2, start=1, size=4)(torch.ones(2))
+    tensor([0., 1., 1., 0.])
+    """
 
     gram = 1.0
 

@@ -39,7 +39,11 @@ def _refuse_negative(name: str, value: float | Tensor) -> None:
 
 @dataclass(frozen=True)
 class Zero(Penalty):
-    """h = 0."""
+    """h = 0.
+
+    >>> proxes.Zero().prox(torch.tensor([3.0]), 1.0)
+    tensor([3.])
+    """
 
     separable = True
 
@@ -55,7 +59,11 @@ class Zero(Penalty):
 
 @dataclass(frozen=True, eq=False)
 class L1(Penalty):
-    """h(y) = sum_i w_i |y_i|, one weight for all or a tensor of weights."""
+    """h(y) = sum_i w_i |y_i|, one weight for all or a tensor of weights.
+
+    >>> proxes.L1(1.0).prox(torch.tensor([3.0, -0.5]), 2.0)
+    tensor([1., -0.])
+    """
 
     weight: float | Tensor
     separable = True
@@ -78,7 +86,11 @@ class L1(Penalty):
 
 @dataclass(frozen=True)
 class ElasticNet(Penalty):
-    """h(y) = l1 |y|_1 + l2/2 |y|^2."""
+    """h(y) = l1 |y|_1 + l2/2 |y|^2.
+
+    >>> proxes.ElasticNet(1.0, 1.0).prox(torch.tensor([3.0, -0.5]), 1.0)
+    tensor([1., -0.])
+    """
 
     l1: float
     l2: float
@@ -100,7 +112,12 @@ class ElasticNet(Penalty):
 
 @dataclass(frozen=True, eq=False)
 class GroupL2(Penalty):
-    """h(y) = w sum_G |y_G|: the groups are the lines of y along `axis`, or the classes of integer `labels`."""
+    """h(y) = w sum_G |y_G|: the groups are the lines of y along `axis`, or the classes of integer `labels`.
+
+    >>> proxes.GroupL2(1.0).prox(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), 1.0)
+    tensor([[2.4000, 3.2000],
+            [0.0000, 0.0000]])
+    """
 
     weight: float
     axis: int = -1
@@ -145,7 +162,11 @@ def _project_groups(penalty: GroupL2, g: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Box(Penalty):
-    """The indicator of lo <= y <= hi."""
+    """The indicator of lo <= y <= hi.
+
+    >>> proxes.Box(0.0, 1.0).prox(torch.tensor([-1.0, 0.5, 3.0]), 1.0)
+    tensor([0.0000, 0.5000, 1.0000])
+    """
 
     lo: float | Tensor = 0.0
     hi: float | Tensor = 1.0
@@ -176,13 +197,21 @@ class Box(Penalty):
 
 
 def Nonnegative() -> Box:  # noqa: N802
-    """The indicator of y >= 0."""
+    """The indicator of y >= 0.
+
+    >>> proxes.Nonnegative().prox(torch.tensor([-1.0, 2.0]), 1.0)
+    tensor([0., 2.])
+    """
     return Box(0.0, float("inf"))
 
 
 @dataclass(frozen=True)
 class Simplex(Penalty):
-    """The indicator of y >= 0, sum y = total, over all entries of y."""
+    """The indicator of y >= 0, sum y = total, over all entries of y.
+
+    >>> proxes.Simplex().prox(torch.tensor([0.5, 1.5]), 1.0)
+    tensor([0., 1.])
+    """
 
     total: float = 1.0
     indicator = True
@@ -237,6 +266,11 @@ class Denoised(Prox):
     Images H x W and C x H x W are handed over as 1 x C x H x W if `image` is set, as most networks want them. D is
     called with the image alone: fix other arguments first, as in Denoised(lambda x: network(x, 0.05), image=True). The
     theory needs Lip(I - D) < 1: a denoiser whose `lipschitz` is known not to be gives a warning, once.
+
+    >>> from smadmm.denoisers import load
+    >>> prior = proxes.Denoised(load("ridge-ct"), image=True)
+    >>> prior.prox(torch.rand(16, 16), 1.0).shape
+    torch.Size([16, 16])
     """
 
     denoiser: Callable[[Tensor], Tensor]

@@ -101,7 +101,11 @@ def _pulls(momentum: float) -> tuple[list[float], float]:
 
 @dataclass(frozen=True)
 class TV(Penalty):
-    """h(y) = weight * TV(y) of the last two axes of y (real)."""
+    """h(y) = weight * TV(y) of the last two axes of y (real).
+
+    >>> round(proxes.TV(1.0).value(torch.eye(2)), 3)
+    3.414
+    """
 
     weight: float
     accuracy: float = 1e-4

@@ -41,7 +41,12 @@ SCRIPTS = ("axes.js", "curves.js", "compare.js")
 
 @dataclass
 class Page:
-    """A page under construction: a title, an introduction, parts in their order."""
+    """A page under construction: a title, an introduction, parts in their order.
+
+    >>> page = Page("A title", "What this page shows.", [Heading("Quality")])
+    >>> len(page.parts)
+    1
+    """
 
     title: str
     intro: str = ""

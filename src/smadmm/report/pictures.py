@@ -29,6 +29,9 @@ def png(image: Any) -> bytes:
     """An array or tensor with values in [0, 1]: H x W or 1 x H x W is gray, H x W x 3 or 3 x H x W is colour.
 
     Values outside [0, 1] are clipped; those that are not numbers become black.
+
+    >>> png(np.eye(4))[1:4]
+    b'PNG'
     """
     Image = needs("PIL.Image", "imaging", "pictures")
     pixels = np.asarray(image.detach().cpu() if isinstance(image, Tensor) else image)
@@ -48,7 +51,11 @@ def png(image: Any) -> bytes:
 
 
 def data_uri(image: Any) -> str:
-    """An image inside the page: from a PNG or JPEG file, from its bytes, or from an array."""
+    """An image inside the page: from a PNG or JPEG file, from its bytes, or from an array.
+
+    >>> data_uri(np.eye(4))[:22]
+    'data:image/png;base64,'
+    """
     if isinstance(image, str | Path):
         image = Path(image).read_bytes()
     content = image if isinstance(image, bytes) else png(image)

@@ -28,7 +28,11 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Interval:
-    """A measured value and its 95 % interval; a single number where it is known in closed form."""
+    """A measured value and its 95 % interval; a single number where it is known in closed form.
+
+    >>> theory.Interval(1.0, 0.9, 1.1).high
+    1.1
+    """
 
     value: float
     low: float
@@ -54,13 +58,25 @@ def _length(x: Tensor) -> float:
 
 
 def mean_square_smoothness(f: Loss, x: Tensor, seed: int = 0) -> Interval:
-    """L of the sample gradients: closed form, or a sampled lower bound around x with its interval."""
+    """L of the sample gradients: closed form, or a sampled lower bound around x with its interval.
+
+    >>> X = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], dtype=torch.float64)
+    >>> problem = Problem(losses.Sigmoid(X, [1, -1, 1]), proxes.L1(0.1))
+    >>> L = theory.mean_square_smoothness(problem.f, torch.zeros(2, dtype=torch.float64))
+    >>> L.low == L.value == L.high
+    True
+    """
     closed = f.mean_square_lipschitz()
     return sampled_smoothness(f, x, seed) if closed is None else Interval(closed, closed, closed)
 
 
 def sampled_smoothness(f: Loss, x: Tensor, seed: int = 0) -> Interval:
-    """sqrt(E|grad f(x + d, xi) - grad f(x, xi)|^2) / |d| for the worst d found, at x or at a random point near it."""
+    """sqrt(E|grad f(x + d, xi) - grad f(x, xi)|^2) / |d| for the worst d found, at x or at a random point near it.
+
+    >>> f = losses.Squared(torch.eye(2), torch.ones(2))
+    >>> 0.6 < theory.sampled_smoothness(f, torch.zeros(2)).value < 0.9
+    True
+    """
     batches = f.samples(seed, SEARCH + JUDGE, 1)
     rng, spread = Rng(seed, 0), max(_length(x) / math.sqrt(x.numel()), 1.0)
     length = 1e-3 * spread * math.sqrt(x.numel())
@@ -88,7 +104,13 @@ def _slope(f: Loss, x: Tensor, d: Tensor, length: float, batch: Batch) -> Tensor
 
 
 def gradient_noise(f: Loss, x: Tensor, seed: int = 0) -> tuple[Interval, float]:
-    """sigma = sqrt(E|grad f(x, xi) - grad F(x)|^2), and the largest |grad f(x, xi)| seen."""
+    """sigma = sqrt(E|grad f(x, xi) - grad F(x)|^2), and the largest |grad f(x, xi)| seen.
+
+    >>> f = losses.Squared(torch.eye(2), torch.ones(2))
+    >>> sigma, largest = theory.gradient_noise(f, torch.zeros(2))
+    >>> round(largest, 3)
+    1.0
+    """
     batches, squares, largest = f.samples(seed, JUDGE, 1), [], 0.0
     for one, other in zip(batches[::2], batches[1::2], strict=True):  # E|g - g'|^2 is twice the variance
         g, h = (f.gradient((x,), (1.0,), batch) for batch in (one, other))
@@ -164,7 +186,13 @@ def h_ends(solver: ADMM, k: int = 1) -> tuple[float, float] | None:
 
 
 def measure(problem: Problem, x: Tensor | None = None, seed: int = 0) -> Numbers:
-    """The numbers of a problem around x (default: zero), for Q = I and H = I; sampled where no closed form is known."""
+    """The numbers of a problem around x (default: zero), for Q = I and H = I; sampled where no closed form is known.
+
+    >>> X = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], dtype=torch.float64)
+    >>> problem = Problem(losses.Sigmoid(X, [1, -1, 1]), proxes.L1(0.1))
+    >>> theory.measure(problem).sigma_A
+    1.0
+    """
     x = start_of(problem) if x is None else x
     L = mean_square_smoothness(problem.f, x, seed)
     noise, delta = gradient_noise(problem.f, x, seed)

@@ -28,7 +28,13 @@ from smadmm.xsteps import Conjugate, Exact, XStep
 def theorem_constant(
     problem: Problem, K: int, numbers: Numbers | None = None, *, corrected: bool = True, seed: int = 0
 ) -> ADMM:
-    """SMADMM with the constants of Theorem 3.1 for K iterations; `numbers` are measured where they are not given."""
+    """SMADMM with the constants of Theorem 3.1 for K iterations; `numbers` are measured where they are not given.
+
+    >>> X = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], dtype=torch.float64)
+    >>> problem = Problem(losses.Sigmoid(X, [1, -1, 1]), proxes.L1(0.1))
+    >>> theory.theorem_constant(problem, K=1000).estimator.batch
+    1
+    """
     theorem = ConstantTheorem.literal(measure(problem) if numbers is None else numbers, corrected)
     if theorem.least_K > K:
         raise ArgumentError(
@@ -38,7 +44,13 @@ def theorem_constant(
 
 
 def theorem_dynamic(problem: Problem, numbers: Numbers | None = None, *, corrected: bool = True, seed: int = 0) -> ADMM:
-    """SMADMM with the constants of Theorem 3.2; `numbers` are measured where they are not given."""
+    """SMADMM with the constants of Theorem 3.2; `numbers` are measured where they are not given.
+
+    >>> X = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], dtype=torch.float64)
+    >>> problem = Problem(losses.Sigmoid(X, [1, -1, 1]), proxes.L1(0.1))
+    >>> theory.theorem_dynamic(problem).estimator.first
+    1
+    """
     theorem = DynamicTheorem.literal(measure(problem) if numbers is None else numbers, corrected)
     return _solver(problem, theorem.schedules(), seed)
 
@@ -52,7 +64,14 @@ def _solver(problem: Problem, s: Schedules, seed: int) -> ADMM:
 
 
 def start(solver: ADMM, x: Tensor) -> State:
-    """The state that the proofs begin with: A'lam = v, so that the first change of lam is bounded like the others."""
+    """The state that the proofs begin with: A'lam = v, so that the first change of lam is bounded like the others.
+
+    >>> X = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], dtype=torch.float64)
+    >>> problem = Problem(losses.Sigmoid(X, [1, -1, 1]), proxes.L1(0.1))
+    >>> state = theory.start(theory.theorem_dynamic(problem), torch.zeros(2, dtype=torch.float64))
+    >>> torch.allclose(problem.A.T(state.lam), state.est.v)
+    True
+    """
     s, A = solver.init(x), solver.problem.A
     if A.gram is not None:  # A'A = g I and A square: the inverse of A' is A/g
         lam = A(s.est.v) / A.gram
@@ -62,7 +81,13 @@ def start(solver: ADMM, x: Tensor) -> State:
 
 
 def numbers_of(solver: ADMM, x: Tensor | None = None, seed: int = 0) -> Numbers:
-    """The numbers of a solver's problem, with its own Q and H at iteration 1."""
+    """The numbers of a solver's problem, with its own Q and H at iteration 1.
+
+    >>> X = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], dtype=torch.float64)
+    >>> problem = Problem(losses.Sigmoid(X, [1, -1, 1]), proxes.L1(0.1))
+    >>> theory.numbers_of(theory.theorem_dynamic(problem)).H_min
+    1.0
+    """
     Q, H = q_ends(solver), h_ends(solver)
     if Q is None or H is None or not min(Q[0], H[0]) > 0:
         raise ValueError(f"Q has eigenvalues in {Q}, H in {H}; the theorems need both known and positive")
@@ -92,6 +117,11 @@ def bound(
     """What the theorem that rho goes by says of K iterations from x, for F + h >= floor.
 
     It says so only where `check(solver)` finds nothing to fail, of a run from `start(solver, x)`.
+
+    >>> X = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], dtype=torch.float64)
+    >>> problem = Problem(losses.Sigmoid(X, [1, -1, 1]), proxes.L1(0.1))
+    >>> theory.bound(theory.theorem_dynamic(problem), 100).value > 1
+    True
     """
     p = solver.problem
     x = start_of(p) if x is None else x

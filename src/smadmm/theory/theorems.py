@@ -26,7 +26,12 @@ LEAST_C_RHO = math.sqrt(132 * 16 * CUBE_ROOT_OF_2)  # of L/sigma_A: from here on
 
 @dataclass(frozen=True)
 class Numbers:
-    """What the theorems' constants are made of; Q = I and H = I unless said otherwise."""
+    """What the theorems' constants are made of; Q = I and H = I unless said otherwise.
+
+    >>> n = theory.Numbers(L=1.0, sigma=1.0, delta=1.0, sigma_A=1.0, A=1.0, B=1.0)
+    >>> n.coupling
+    1.0
+    """
 
     L: float
     sigma: float
@@ -47,7 +52,12 @@ class Numbers:
 
 @dataclass(frozen=True)
 class ConstantTheorem:
-    """Theorem 3.1 with constants c_a and c_rho, and ratio = eta/rho."""
+    """Theorem 3.1 with constants c_a and c_rho, and ratio = eta/rho.
+
+    >>> n = theory.Numbers(L=1.0, sigma=1.0, delta=1.0, sigma_A=1.0, A=1.0, B=1.0)
+    >>> round(theory.ConstantTheorem.literal(n).c_rho, 1)
+    41.9
+    """
 
     numbers: Numbers
     c_a: float
@@ -134,7 +144,12 @@ def _tau(n: Numbers) -> float:
 
 @dataclass(frozen=True)
 class DynamicTheorem:
-    """Theorem 3.2 with constants c_a, c_rho and c_eta."""
+    """Theorem 3.2 with constants c_a, c_rho and c_eta.
+
+    >>> n = theory.Numbers(L=1.0, sigma=1.0, delta=1.0, sigma_A=1.0, A=1.0, B=1.0)
+    >>> theory.DynamicTheorem.literal(n).unmet()
+    []
+    """
 
     numbers: Numbers
     c_a: float
@@ -235,7 +250,14 @@ Theorem = ConstantTheorem | DynamicTheorem
 
 @dataclass(frozen=True)
 class Bound:
-    """A theorem's bound on the mean of E dist^2 over k = 1..K; the start has the Lagrangian psi, F + h >= floor."""
+    """A theorem's bound on the mean of E dist^2 over k = 1..K; the start has the Lagrangian psi, F + h >= floor.
+
+    >>> X = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], dtype=torch.float64)
+    >>> problem = Problem(losses.Sigmoid(X, [1, -1, 1]), proxes.L1(0.1))
+    >>> solver = theory.theorem_constant(problem, K=1000)
+    >>> theory.bound(solver, 1000).iterations(1e-3) > 10**6
+    True
+    """
 
     theorem: Theorem
     K: int

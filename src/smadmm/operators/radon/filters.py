@@ -19,17 +19,29 @@ Window = Callable[[Tensor], Tensor]
 
 
 def ramp(f: Tensor) -> Tensor:
-    """1: the sharpest, and the noisiest."""
+    """1: the sharpest, and the noisiest.
+
+    >>> operators.ramp(torch.tensor([0.0, 1.0]))
+    tensor([1., 1.])
+    """
     return torch.ones_like(f)
 
 
 def hann(f: Tensor) -> Tensor:
-    """(1 + cos(pi f))/2: smooth."""
+    """(1 + cos(pi f))/2: smooth.
+
+    >>> operators.hann(torch.tensor([0.0, 1.0]))
+    tensor([1., 0.])
+    """
     return 0.5 * (1 + torch.cos(math.pi * f))
 
 
 def shepp_logan(f: Tensor) -> Tensor:
-    """sin(pi f/2)/(pi f/2): in between."""
+    """sin(pi f/2)/(pi f/2): in between.
+
+    >>> operators.shepp_logan(torch.tensor([0.0, 1.0])).round(decimals=2)
+    tensor([1.0000, 0.6400])
+    """
     return torch.sinc(0.5 * f)
 
 

@@ -64,6 +64,10 @@ class Radon(Operator):
     size: H = W or (H, W); detectors: by default as many as span the diagonal; spacing: of the detectors, in pixels;
     centre: offset of the axis of rotation in detectors; batch: the leading axes of in_shape, for a stack of slices;
     threads: for many views or slices; compiled: None uses numba where it can, False never.
+
+    >>> radon = operators.Radon(16, np.arange(8) * np.pi / 8)
+    >>> radon(torch.ones(16, 16)).shape
+    torch.Size([8, 22])
     """
 
     def __init__(

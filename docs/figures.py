@@ -1,0 +1,179 @@
+"""Measured figures have one home, docs/results, and reach README and the pages of docs by their keys.
+
+In Markdown a figure stands as   <!--=demo.snr-->26.6<!--/--> dB   with a key of `KEYS`, whose value is computed from
+the results. GitHub hides the comments; the site fills the values in while it is built; in the repository
+
+    python docs/figures.py            says which are out of date (a test does, too)
+    python docs/figures.py --write    writes them
+
+Two keys have no home here: `paper` marks numbers that the paper prints, `setting` those that were chosen, not measured.
+`loose` finds dB, %, times and ratios that stand without a key.
+"""
+
+import json
+import re
+import sys
+from functools import cache
+from pathlib import Path
+
+from smadmm.paper.rows import difference, some
+
+DOCS = Path(__file__).parent.resolve()
+MARK = re.compile(r"(?<!`)<!--=([^>]*?)-->(.*?)<!--/-->", re.DOTALL)
+FREE = ("paper", "setting")
+CODE = re.compile(r"^(```|:::).*?^\1|`[^`]*`|\]\([^)]*\)", re.DOTALL | re.MULTILINE)
+UNITS = r"dB|%|ms|s|sec|seconds?|minutes?|min|hours?|h|GB|MB|times|-fold"
+WORDS = r"half|third|quarter|fifth|eighth|tenth|hundredth|thousandth"
+LOOSE = re.compile(
+    rf"\d\]?\s?(?:{UNITS})(?![\w-])|\b(?:twice|thrice|hundreds?|thousands?)\s(?:as\s|of\stimes)"
+    rf"|\b(?:{WORDS})s?\s(?:of\s)?(?:the|its|their)\s(?:time|memory|cost|error)|\d\s?x\s(?:faster|slower|as\s)"
+    r"|\d\s?(?:±|\+-)\s?\d|\d\s\[-?[\d.]+, -?[\d.]+\]"
+)
+STARTS = re.compile(r"^<!--=[^>]*-->.+", re.MULTILINE)
+CONVENTIONS = re.compile(r"9[59]\s?%\s(?:confidence\s)?intervals?")
+
+
+@cache
+def stored(name, file="results.json"):
+    return json.loads((DOCS / "results" / name / file).read_text(encoding="utf-8"))
+
+
+@cache
+def quoted(name, pattern):
+    """What a table says, word for word: the group of a pattern that occurs once."""
+    found = re.findall(pattern, (DOCS / "results" / name / "table.md").read_text(encoding="utf-8"))
+    if len(found) != 1:
+        raise ValueError(f"{pattern!r} occurs {len(found)} times in docs/results/{name}/table.md; mend the key")
+    return found[0]
+
+
+def with_interval(gap, digits, sign=""):
+    half = f" ± {gap.half:.{digits}f}" if gap.half == gap.half else ""
+    return f"{gap.mean:{sign}.{digits}f}{half}"
+
+
+def ct(methods, batch, digits, sign=""):
+    """dB at equal iterations, 180 views; slices of one seed are one unit."""
+    rows = some(stored("ct-180")["rows"], decibel=50.0, batch=batch)
+    return with_interval(difference(rows, methods, "snr", ("slice", "seed"), "seed"), digits, sign)
+
+
+def visual(methods, column="snr"):
+    """dB on the slice of 512 x 512, batches of 20 views or all, after 60 iterations."""
+    rows = [r for r in stored("ct-visual")["rows"] if r["iterations"] == 60 and r["batch"] != 5]
+    return f"{difference(rows, methods, column, ('slice', 'seed'), 'seed').mean:.1f}"
+
+
+def phase(purpose, methods, column, digits, sign=""):
+    rows = some(stored("phase")["rows"], purpose=purpose, batch=1)
+    return with_interval(difference(rows, methods, column, ("image", "seed"), "seed"), digits, sign)
+
+
+def denoiser(name):
+    (row,) = (r for r in stored("denoisers")["rows"] if r["denoiser"] == name and r["sigma"] == 5)
+    return row
+
+
+def demo(key, digits):
+    return f"{stored('demo', 'run.json')[key]:.{digits}f}"
+
+
+def complexity(pattern):
+    return quoted("complexity", pattern)
+
+
+KEYS = {
+    "demo.snr": lambda: demo("snr", 1),
+    "demo.fbp": lambda: demo("snr_fbp", 1),
+    "demo.seconds": lambda: demo("seconds", 0),
+    "denoisers.ct": lambda: f"{denoiser('BM3D')['psnr_ct'] - denoiser('ridge-ct')['psnr_ct']:.2f}",
+    "denoisers.ct-large": lambda: f"{denoiser('BM3D')['psnr_ct'] - denoiser('ridge-ct-large')['psnr_ct']:.2f}",
+    "denoisers.large-over-small": lambda: f"{denoiser('ridge-ct-large')['ms'] / denoiser('ridge-ct')['ms']:.1f}",
+    "denoisers.natural": lambda: f"{denoiser('ridge-natural')['psnr_set12']:.2f}",
+    "denoisers.bm3d": lambda: f"{denoiser('BM3D')['psnr_set12']:.2f}",
+    "denoisers.bm3d-over-natural": lambda: f"{denoiser('BM3D')['ms'] / denoiser('ridge-natural')['ms']:.0f}",
+    "ct.momentum": lambda: ct(("smadmm", "sadmm"), 5, 2, "+"),
+    "ct.spider": lambda: ct(("spider", "sadmm"), 5, 2),
+    "ct.asvrg": lambda: ct(("asvrg", "sadmm"), 5, 2),
+    "ct.conditioning-5": lambda: ct(("default", "smadmm"), 5, 1),
+    "ct.conditioning-40": lambda: ct(("default", "smadmm"), 40, 1),
+    "ct.large-tuned": lambda: visual(("default", "smadmm")),
+    "ct.large-untuned": lambda: visual(("default", "untuned")),
+    "ct.all-views": lambda: quoted("ct-visual", r"does it: \+([\d.]+) \+-[^,]* against PnP-SMADMM"),
+    "ct.all-views-seconds": lambda: quoted("ct-visual", r"iteration \S+ to \S+ on, after (\S+ to \S+) s of one core"),
+    "phase.momentum": lambda: phase("unbiased", ("smadmm", "sadmm"), "snr", 1),
+    "phase.decay": lambda: phase("unbiased", ("smadmm", "sadmm-decay"), "snr_equal_sfo", 2),
+    "phase.own-step": lambda: phase("own step", ("smadmm", "sadmm"), "snr", 2, "+"),
+    "phase.own-step-sfo": lambda: phase("own step", ("smadmm", "sadmm"), "snr_equal_sfo", 2, "+"),
+    "complexity.table": lambda: "\n\n" + complexity(r"\n\n(\| method \| smooth: slope(?:.*\n)+?)\n") + "\n",
+    "complexity.exponents": lambda: ", ".join(
+        re.findall(r"exponent \S+: (\S+)", complexity(r"\*\*smooth: the order shows.*fixed constants: (.*)"))
+    ),
+    **{
+        f"complexity.{problem}-{rival.lower()}": lambda problem=problem, rival=rival: complexity(
+            rf"\*\*{problem}: SMADMM [^*]*{rival}[-ADM]*,[^*]*\*\*: [^:]*: slope [^,]*, [^,]*, dist² (.*?) times that"
+        )
+        for problem in ("smooth", "flat")
+        for rival in ("SPIDER", "SADMM")
+    },
+    **{
+        f"complexity.{problem}-slope": lambda problem=problem: complexity(
+            rf"\*\*{problem}: SMADMM needs[^*]*\*\*: \S[^.]*\. The slope with fixed constants is (\S+ \[.*?\]);"
+        )
+        for problem in ("smooth", "flat")
+    },
+}
+
+
+def pages():
+    """README and every page that people write; tables in docs/results are written by commands."""
+    written = (p for p in DOCS.rglob("*.md") if p.relative_to(DOCS).parts[0] not in ("results", "_build", "gallery"))
+    return [DOCS.parent / "README.md", *sorted(written)]
+
+
+def value(key, text):
+    if key in FREE:
+        return text
+    if key not in KEYS:
+        raise ValueError(f"no figure has the key {key!r}; docs/figures.py has {', '.join(KEYS)}")
+    return KEYS[key]()
+
+
+def filled(text):
+    """With today's values, without the marks: for the site."""
+    return MARK.sub(lambda m: value(m[1], m[2]), text)
+
+
+def written(text):
+    """With today's values between their marks: for the repository."""
+    return MARK.sub(lambda m: f"<!--={m[1]}-->{value(m[1], m[2])}<!--/-->", text)
+
+
+def loose(text):
+    """Figures that look measured and have no key, and marks that would not be read as such."""
+    starts = [f"{m[0].strip()} begins a line, where Markdown ends the paragraph" for m in STARTS.finditer(text)]
+    bare = CONVENTIONS.sub("", CODE.sub("", MARK.sub("", text)))
+    found = (bare[max(0, m.start() - 30) : m.end()] for m in LOOSE.finditer(bare))
+    return starts + [f"without a key: {words}".replace("\n", " ") for words in found]
+
+
+def main(write):
+    late = 0
+    for page in pages():
+        old = page.read_text(encoding="utf-8")
+        new = written(old)
+        for mine, theirs in zip(MARK.findall(old), MARK.findall(new), strict=True):
+            if mine != theirs:
+                late += 1
+                print(f"{page.relative_to(DOCS.parent)}: {mine[0]} is {mine[1]}, and measured {theirs[1]}")
+        for text in loose(old):
+            late += 1
+            print(f"{page.relative_to(DOCS.parent)}: {text}")
+        if write and new != old:
+            page.write_text(new, encoding="utf-8")
+    return late
+
+
+if __name__ == "__main__":
+    late = main("--write" in sys.argv)
+    sys.exit(bool(late) and "--write" not in sys.argv)
