@@ -54,6 +54,7 @@ FILES = {  # below src/smadmm; where files move, this is all there is to change
     "pnp": "imaging/pnp.py",
     "preconditioner": "imaging/preconditioner.py",
     "problem": "problem.py",
+    "projector": "operators/radon/projector.py",
     "protocol": "protocol.py",
     "proxes": "proxes/penalties.py",
     "published kernel": "learn/_kernels/published.py",

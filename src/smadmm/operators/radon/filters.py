@@ -46,15 +46,15 @@ def filtered(sinogram: Tensor, spacing: float, window: Window) -> Tensor:
     return rows[..., :detectors]
 
 
-def angular_weights(angles: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The share of [0, pi) that each view stands for: half the gaps to its neighbours, no gap above twice the mean.
+def angular_weights(angles: NDArray[np.float64], period: float) -> NDArray[np.float64]:
+    """The share of [0, period) that each view stands for: half the gaps to its neighbours, none above twice the mean.
 
-    >>> angular_weights(np.arange(4) * np.pi / 4) / np.pi
+    >>> angular_weights(np.arange(4) * np.pi / 4, np.pi) / np.pi
     array([0.25, 0.25, 0.25, 0.25])
     """
-    order = np.argsort(angles % np.pi)
-    sorted_angles = angles[order] % np.pi
-    gaps = np.minimum(np.diff(sorted_angles, append=sorted_angles[0] + np.pi), 2 * np.pi / len(angles))
+    order = np.argsort(angles % period)
+    sorted_angles = angles[order] % period
+    gaps = np.minimum(np.diff(sorted_angles, append=sorted_angles[0] + period), 2 * period / len(angles))
     weights = np.empty(len(angles))
     weights[order] = 0.5 * (gaps + np.roll(gaps, 1))
     return weights
