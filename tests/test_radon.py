@@ -165,6 +165,7 @@ def test_autograd_is_the_adjoint_to_any_order(dtype):
     torch.testing.assert_close(gradient, A(x.detach()))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 def test_transforms_of_torch_func_are_products_with_the_matrix():
     A, xs = make("tall"), random((3, *GEOMETRIES["tall"]["size"]), 0, torch.float64)
     y, matrix = random(A.out_shape, 1, torch.float64), A.dense()

@@ -33,13 +33,15 @@ def shepp_logan(f: Tensor) -> Tensor:
     return torch.sinc(0.5 * f)
 
 
-def filtered(sinogram: Tensor, spacing: float, window: Window) -> Tensor:
-    """Each row filtered."""
+def filtered(sinogram: Tensor, spacing: float, window: Window, arc: bool = False) -> Tensor:
+    """Each row filtered; on an arc the spacing is an angle, and the response at the angle g is times (g/sin(g))^2."""
     detectors = sinogram.shape[-1]
     length = 1 << (2 * detectors - 1).bit_length()
     k = torch.fft.fftfreq(length, 1 / length, dtype=torch.float64)
     response = torch.where(k % 2 == 1, -1 / (math.pi * k * spacing) ** 2, 0.0)
     response[0] = 1 / (4 * spacing**2)
+    if arc:  # angles beyond the quarter turn are not in a fan
+        response /= torch.sinc(k.clamp(-detectors, detectors) * spacing / math.pi).square()
     half = torch.fft.rfft(response).real * window(torch.linspace(0, 1, length // 2 + 1, dtype=torch.float64)) * spacing
     spectrum = torch.fft.rfft(sinogram, length) * half.to(sinogram)
     rows: Tensor = torch.fft.irfft(spectrum, length)
