@@ -176,10 +176,10 @@ def main(folder):
     answers = {"cold": in_a_child(), "warm": in_a_child()}
     shutil.copytree(cache, kept)
     for name in names:
-        module, function = name.split(".")[-2:]
+        package, module, function = name.split(".")[-3:]
         shutil.rmtree(cache)
         shutil.copytree(kept, cache)
-        for file in cache.rglob(f"{module}.{function}-*"):
+        for file in cache.glob(f"{package}_*/{module}.{function}-*"):
             file.unlink()
         answers[name] = in_a_child()
     print(json.dumps(answers))

@@ -1,15 +1,19 @@
-"""What the views of a parallel scan say about its geometry: the axis of rotation, the angles, what lies outside.
+"""What the views of a scan say about its geometry: the axis of rotation, the angles, what lies outside.
 
 The mass of a view, sum_j b_ij, is the same for all views, and its centre runs on a sine,
     m_i = sum_j t_j b_ij / sum_j b_ij = center + u cos(a_i) + v sin(a_i),   t_j = j - (detectors - 1)/2,
 if no mass lies outside the view and air is zero. A robust fit gives the axis with its standard error. Where the fit
 leaves more than noise would (scatter, drift, truncation), the axis is the one for which a few conjugate gradient steps
 on every second view predict the others best.
+
+Centres of mass of a fan are no sine. But its ray (theta, gamma) is also (theta + pi - 2 gamma, -gamma), backwards, so
+the axis is the one for which such pairs agree best or, where few lines are seen twice, views are predicted best.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,7 +21,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from smadmm.operators.fan import FanGeometry
 from smadmm.operators.radon import Radon
+from smadmm.operators.radon.projector import Projector
 
 Array = NDArray[np.float64]
 
@@ -28,6 +34,8 @@ COARSE = (320, 180)  # detectors and views of the second opinion
 AGREEMENT = 3.0  # detectors: how far the second opinion looks around a sine fit that is accepted
 STEADY = (0.05, 0.01, 0.005)  # of the mass and its moments, in units of mass and half the detector
 CGLS_STEPS = 10
+PAIRED = 0.1  # share of rays that must be seen twice to compare them
+COMPARED = 90  # views whose rays are
 
 
 class Axis(NamedTuple):
@@ -138,7 +146,52 @@ def _valley(places: Array, errors: Array) -> float | None:
     return None if best in (0, 1000) else float(places.mean() + fine[best] * (places[-1] - places[0]))
 
 
-def prediction_error(b: Array, degrees: Array, center: float, most: tuple[int, int]) -> float:
+def fan_axis(b: Array, degrees: Array, geometry: FanGeometry) -> Axis:
+    """The axis of a fan by its opposite rays or, where these are few, by predicted views."""
+    limit = 0.1 * b.shape[1]
+    coarse, fine = np.linspace(-limit, limit, 41), np.linspace(-1, 1, 13)
+
+    def error(center: float) -> float:
+        return opposite_error(b, degrees, center, geometry)
+
+    if not math.isfinite(error(0.0)):
+        coarse = np.linspace(-limit, limit, 25)
+
+        def error(center: float) -> float:
+            return prediction_error(b, degrees, center, COARSE, geometry)
+
+    places = coarse[int(np.argmin([error(c) for c in coarse]))] + fine * (coarse[1] - coarse[0])
+    errors = np.array([error(c) for c in places])
+    center = _valley(places, errors)
+    if center is None or errors.max() / errors.min() - 1 < 0.01:
+        return Axis(0.0, math.inf, math.inf)
+    return Axis(center, 0.1, 0.0)
+
+
+def opposite_error(b: Array, degrees: Array, center: float, geometry: FanGeometry) -> float:
+    """How far rays are from those that see the same lines backwards; inf where too few are."""
+    order = np.argsort(degrees % 360)
+    turn, n = np.deg2rad(degrees[order] % 360), b.shape[1]
+    beam = geometry.projector(2, [0.0], n, centre=center)
+    views = order[np.unique(np.linspace(0, len(b) - 1, min(len(b), COMPARED)).astype(np.int64))]
+    angle = (np.deg2rad(degrees[views])[:, None] + math.pi - 2 * beam.gammas) % (2 * math.pi)
+    after = np.searchsorted(turn, angle)
+    before, after = (after - 1) % len(turn), after % len(turn)
+    gap = (turn[after] - turn[before]) % (2 * math.pi)
+    detector = np.broadcast_to(n - 1 + 2 * center - np.arange(n), angle.shape)
+    left = np.clip(np.floor(detector).astype(np.int64), 0, n - 2)
+    known = (detector >= 0) & (detector <= n - 1) & (gap < 3 * np.median(np.diff(turn)))
+    if known.mean() < PAIRED:
+        return math.inf
+    share, f = ((angle - turn[before]) % (2 * math.pi)) / np.maximum(gap, 1e-12), detector - left
+    ends = [(1 - f) * b[order[rows], left] + f * b[order[rows], left + 1] for rows in (before, after)]
+    opposite = (1 - share) * ends[0] + share * ends[1]
+    return float(np.abs(b[views] - opposite)[known].mean() / np.abs(b[views])[known].mean())
+
+
+def prediction_error(
+    b: Array, degrees: Array, center: float, most: tuple[int, int], geometry: FanGeometry | None = None
+) -> float:
     """How badly every second view is predicted from the others, at a coarse resolution."""
     k = max(1, b.shape[1] // most[0])
     width = b.shape[1] // k * k
@@ -146,12 +199,13 @@ def prediction_error(b: Array, degrees: Array, center: float, most: tuple[int, i
     rows = torch.from_numpy(b[views, :width].reshape(len(views), -1, k).mean(2).astype(np.float32))
     middle, a = (center + (b.shape[1] - width) / 2) / k, np.deg2rad(degrees[views])
     side = round(1.4 * rows.shape[1])  # something may lie outside the view
-    seen, left_out = (Radon(side, a[n::2], rows.shape[1], 1.0, middle) for n in (0, 1))
+    make = Radon if geometry is None else replace(geometry, pitch=k * geometry.pitch).projector
+    seen, left_out = (make(side, a[n::2], rows.shape[1], 1.0, middle) for n in (0, 1))
     image = cgls(seen, rows[::2], CGLS_STEPS)
     return float((left_out(image) - rows[1::2]).norm() / rows.norm())
 
 
-def cgls(radon: Radon, rows: torch.Tensor, steps: int, weights: torch.Tensor | None = None) -> torch.Tensor:
+def cgls(radon: Projector, rows: torch.Tensor, steps: int, weights: torch.Tensor | None = None) -> torch.Tensor:
     """A few conjugate gradient steps for |A x - b|^2_W from zero: least squares, stopped early."""
     root = torch.ones_like(rows) if weights is None else weights.sqrt()
     x, r = torch.zeros(radon.height, radon.width), root * rows
@@ -171,9 +225,9 @@ def cgls(radon: Radon, rows: torch.Tensor, steps: int, weights: torch.Tensor | N
 def ends_twice(b: Array, span: float, center: float) -> bool:
     """Whether the last view repeats the first: a range of angles that includes its end point.
 
-    After half a turn a view is its own mirror image. So the last view of half a turn is compared with the first. In a
-    whole turn of n views, the number of views after which all of them come back mirrored is n/2 without the end point
-    and (n - 1)/2 with it.
+    After half a turn a parallel view is its own mirror image. So the last view of half a turn is compared with the
+    first. In a whole turn of n views, the number of views after which all of them come back mirrored is n/2 without the
+    end point and (n - 1)/2 with it.
     """
     turns, n = round(span / 180), len(b)
     if abs(span - 180 * turns) > 1e-6 or turns not in (1, 2) or n < 12:
@@ -190,6 +244,12 @@ def ends_twice(b: Array, span: float, center: float) -> bool:
     errors = [np.median([_apart(mirrored[i], smooth[i + k]) ** 2 for i in views]) for k in after]
     bend, slope, _ = np.polyfit(after - n / 2, errors, 2)
     return bool(bend > 0 and -slope / (2 * bend) < -0.25)
+
+
+def turn_closes(b: Array) -> bool:
+    """Whether the last of all views of whole turns repeats the first, as that of a fan does with the end point."""
+    steps = [_apart(one, two) for one, two in pairwise(b)]
+    return _apart(b[-1], b[0]) < 0.5 * float(np.median(steps))
 
 
 def _apart(one: Array, two: Array) -> float:

@@ -26,6 +26,7 @@ for a flat detector; on an arc the filter's response is multiplied by (gamma/sin
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -53,6 +54,31 @@ def _kernels() -> Any:
     except ImportError:
         return None
     return kernels
+
+
+@dataclass(frozen=True)
+class FanGeometry:
+    """Where the source and the detectors stand, lengths in `unit`; `curved`: detectors on an arc around the source."""
+
+    source_to_axis: float
+    source_to_detector: float
+    pitch: float = 1.0  # distance between detectors
+    curved: bool = False
+    unit: str = "mm"
+
+    def projector(
+        self,
+        size: int | tuple[int, int],
+        angles: ArrayLike | Tensor,
+        detectors: int,
+        spacing: float = 1.0,
+        centre: float = 0.0,
+        threads: int = 1,
+    ) -> FanBeam:
+        """As Radon is made: `spacing` is that of the detectors at the axis, in pixels."""
+        pixel = self.pitch * self.source_to_axis / self.source_to_detector / spacing
+        return FanBeam(size, angles, detectors, self.source_to_axis, self.source_to_detector, pitch=self.pitch,
+                       pixel=pixel, centre=centre, curved=self.curved, threads=threads)  # fmt: skip
 
 
 class FanBeam(Projector):
