@@ -7,13 +7,13 @@ leaves more than noise would (scatter, drift, truncation), the axis is the one f
 on every second view predict the others best.
 
 Centres of mass of a fan are no sine. But its ray (theta, gamma) is also (theta + pi - 2 gamma, -gamma), backwards, so
-the axis is the one for which such pairs agree best or, where few lines are seen twice, views are predicted best.
+the axis is the one for which such pairs agree best. Where few lines are seen twice it is not found: predicted views
+change by a few per cent per detector there, which tells nothing.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -35,7 +35,8 @@ AGREEMENT = 3.0  # detectors: how far the second opinion looks around a sine fit
 STEADY = (0.05, 0.01, 0.005)  # of the mass and its moments, in units of mass and half the detector
 CGLS_STEPS = 10
 PAIRED = 0.1  # share of rays that must be seen twice to compare them
-COMPARED = 90  # views whose rays are
+PAIRED_ERROR = 0.025  # detectors: the standard error of an axis found that way
+COMPARED = 90  # views whose rays are compared
 
 
 class Axis(NamedTuple):
@@ -147,51 +148,53 @@ def _valley(places: Array, errors: Array) -> float | None:
 
 
 def fan_axis(b: Array, degrees: Array, geometry: FanGeometry) -> Axis:
-    """The axis of a fan by its opposite rays or, where these are few, by predicted views."""
+    """The axis of a fan by its opposite rays; not found where too few lines are seen twice."""
     limit = 0.1 * b.shape[1]
-    coarse, fine = np.linspace(-limit, limit, 41), np.linspace(-1, 1, 13)
-
-    def error(center: float) -> float:
-        return opposite_error(b, degrees, center, geometry)
-
-    if not math.isfinite(error(0.0)):
-        coarse = np.linspace(-limit, limit, 25)
-
-        def error(center: float) -> float:
-            return prediction_error(b, degrees, center, COARSE, geometry)
-
-    places = coarse[int(np.argmin([error(c) for c in coarse]))] + fine * (coarse[1] - coarse[0])
-    errors = np.array([error(c) for c in places])
-    center = _valley(places, errors)
-    if center is None or errors.max() / errors.min() - 1 < 0.01:
+    rough = np.linspace(-limit, limit, 41)
+    first = [opposite_error(b, degrees, c, geometry) for c in rough]
+    places = rough[int(np.argmin(first))] + np.linspace(-1, 1, 13) * (rough[1] - rough[0])
+    errors = np.array([opposite_error(b, degrees, c, geometry) for c in places])
+    center = _valley(places, errors) if np.isfinite(errors).all() else None
+    if center is None or errors.max() / errors.min() - 1 < 0.01:  # a flat valley tells nothing
         return Axis(0.0, math.inf, math.inf)
-    return Axis(center, 0.1, 0.0)
+    return Axis(center, PAIRED_ERROR, 0.0)
 
 
 def opposite_error(b: Array, degrees: Array, center: float, geometry: FanGeometry) -> float:
-    """How far rays are from those that see the same lines backwards; inf where too few are."""
-    order = np.argsort(degrees % 360)
-    turn, n = np.deg2rad(degrees[order] % 360), b.shape[1]
-    beam = geometry.projector(2, [0.0], n, centre=center)
-    views = order[np.unique(np.linspace(0, len(b) - 1, min(len(b), COMPARED)).astype(np.int64))]
-    angle = (np.deg2rad(degrees[views])[:, None] + math.pi - 2 * beam.gammas) % (2 * math.pi)
+    """How far rays are from those that see the same lines backwards; inf where too few are.
+
+    Both are interpolated at places that mirror each other, in smooth views, so that places between detectors are not
+    preferred.
+    """
+    order, n = np.argsort(degrees % 360), b.shape[1]
+    turn, smooth = np.deg2rad(degrees[order] % 360), b[order]
+    for _ in range(4):
+        smooth[:, 1:-1] = 0.25 * (smooth[:, :-2] + smooth[:, 2:]) + 0.5 * smooth[:, 1:-1]
+    views = np.unique(np.linspace(0, len(b) - 1, min(len(b), COMPARED)).astype(np.int64))
+    middle = (n - 1) / 2 + center
+    u = np.arange(1 - n, n) + (n - 1) % 2 / 2
+    u = u[(np.minimum(middle + u, middle - u) >= 0) & (np.maximum(middle + u, middle - u) <= n - 1)]
+    gamma = geometry.projector(2, [0.0], n, centre=center).gamma_of(u)
+    angle = (turn[views][:, None] + math.pi - 2 * gamma) % (2 * math.pi)
     after = np.searchsorted(turn, angle)
     before, after = (after - 1) % len(turn), after % len(turn)
     gap = (turn[after] - turn[before]) % (2 * math.pi)
-    detector = np.broadcast_to(n - 1 + 2 * center - np.arange(n), angle.shape)
-    left = np.clip(np.floor(detector).astype(np.int64), 0, n - 2)
-    known = (detector >= 0) & (detector <= n - 1) & (gap < 3 * np.median(np.diff(turn)))
-    if known.mean() < PAIRED:
+    known = gap < 3 * np.median(np.diff(turn))
+    if known.mean() < PAIRED or not len(u):
         return math.inf
-    share, f = ((angle - turn[before]) % (2 * math.pi)) / np.maximum(gap, 1e-12), detector - left
-    ends = [(1 - f) * b[order[rows], left] + f * b[order[rows], left + 1] for rows in (before, after)]
-    opposite = (1 - share) * ends[0] + share * ends[1]
-    return float(np.abs(b[views] - opposite)[known].mean() / np.abs(b[views])[known].mean())
+    share = ((angle - turn[before]) % (2 * math.pi)) / np.maximum(gap, 1e-12)
+
+    def at(rows: NDArray[np.int64], places: Array) -> Array:
+        left = np.minimum(places.astype(np.int64), n - 2)
+        values: Array = smooth[rows, left] + (places - left) * (smooth[rows, left + 1] - smooth[rows, left])
+        return values
+
+    here, there = at(views[:, None], middle + u), [at(rows, middle - u) for rows in (before, after)]
+    apart = (here - (1 - share) * there[0] - share * there[1])[known]
+    return float((apart**2).mean() / (here[known] ** 2).mean())
 
 
-def prediction_error(
-    b: Array, degrees: Array, center: float, most: tuple[int, int], geometry: FanGeometry | None = None
-) -> float:
+def prediction_error(b: Array, degrees: Array, center: float, most: tuple[int, int]) -> float:
     """How badly every second view is predicted from the others, at a coarse resolution."""
     k = max(1, b.shape[1] // most[0])
     width = b.shape[1] // k * k
@@ -199,8 +202,7 @@ def prediction_error(
     rows = torch.from_numpy(b[views, :width].reshape(len(views), -1, k).mean(2).astype(np.float32))
     middle, a = (center + (b.shape[1] - width) / 2) / k, np.deg2rad(degrees[views])
     side = round(1.4 * rows.shape[1])  # something may lie outside the view
-    make = Radon if geometry is None else replace(geometry, pitch=k * geometry.pitch).projector
-    seen, left_out = (make(side, a[n::2], rows.shape[1], 1.0, middle) for n in (0, 1))
+    seen, left_out = (Radon(side, a[n::2], rows.shape[1], 1.0, middle) for n in (0, 1))
     image = cgls(seen, rows[::2], CGLS_STEPS)
     return float((left_out(image) - rows[1::2]).norm() / rows.norm())
 

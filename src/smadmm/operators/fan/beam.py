@@ -118,8 +118,7 @@ class FanBeam(Projector):
         self.pixel = self.pitch * self.source_to_axis / self.source_to_detector if pixel is None else float(pixel)
         self.spacing = self.pitch * self.source_to_axis / self.source_to_detector / self.pixel
         self._distance, self._step = self.source_to_axis / self.pixel, self.pitch / self.source_to_detector
-        places = (np.arange(self.detectors, dtype=np.float64) + self._origin) * self._step
-        self.gammas: NDArray[Any] = places if self.curved else np.arctan(places)
+        self.gammas = self.gamma_of(np.arange(self.detectors) + self._origin)
         opening = math.degrees(self.gammas[-1] - self.gammas[0])
         if opening >= 90 or np.abs(self.gammas).max() >= math.pi / 2:
             raise ValueError(
@@ -134,6 +133,11 @@ class FanBeam(Projector):
             self.source_to_detector, pitch=self.pitch, pixel=self.pixel, centre=self.centre, curved=self.curved,
             batch=self.batch, threads=self.threads, compiled=self.compiled,
         )  # fmt: skip
+
+    def gamma_of(self, detectors: NDArray[Any]) -> NDArray[Any]:
+        """The angle of the ray to a detector, counted from the central ray."""
+        places: NDArray[Any] = detectors * self._step
+        return places if self.curved else np.arctan(places)
 
     def has_kernels(self) -> bool:
         return _kernels() is not None
