@@ -354,18 +354,19 @@ def test_reconstruct_takes_a_fan():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
         parallel = reconstruct(sinogram, degrees, size=64, iterations=15)
-    assert row["residual"] < 0.1 * parallel.slices[0]["residual"]
+    assert row["residual"] < 0.2 * parallel.slices[0]["residual"]
 
 
 def test_what_a_turn_and_a_part_of_it_say():
     sinogram, degrees, geometry, _ = measured(90, 0.0, 360 * 90 / 89)  # the last view is at 360 degrees
     survey = survey_of(sinogram, (0.0, 360.0), 0.0, frozenset(), geometry)
     assert survey.angles[-1] == 360 and [f.kind for f in survey.findings] == ["angles"]
+    assert survey_of(*measured(60, 2.3)[:1], (0.0, 360.0), 2.3, frozenset(), geometry).angles[-1] == 354
     for last, kinds in ((360.0, []), (230.0, []), (180.0, ["range"])):  # the fan opens by 28 degrees
         sinogram, degrees, geometry, _ = measured(90, 0.0, last)
         findings = survey_of(sinogram, degrees, 0.0, frozenset(), geometry).findings
         assert [f.kind for f in findings] == kinds
-    assert "no view in 2" in findings[0].text and "of 208 degrees" in findings[0].text
+    assert "no view in 30 of 208 degrees" in findings[0].text
 
 
 def test_the_command_reads_fans(tmp_path):

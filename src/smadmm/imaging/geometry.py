@@ -251,7 +251,7 @@ def ends_twice(b: Array, span: float, center: float) -> bool:
 def turn_closes(b: Array) -> bool:
     """Whether the last of all views of whole turns repeats the first, as that of a fan does with the end point."""
     steps = [_apart(one, two) for one, two in pairwise(b)]
-    return _apart(b[-1], b[0]) < 0.5 * float(np.median(steps))
+    return _apart(b[-1], b[0]) < 0.5 * min(steps[0], steps[-1], float(np.median(steps)))
 
 
 def _apart(one: Array, two: Array) -> float:
