@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from smadmm.operators.fan import FanGeometry
 from smadmm.operators.radon import Radon
 from smadmm.operators.radon.projector import Projector
+from smadmm.xsteps import conjugate_gradients
 
 Array = NDArray[np.float64]
 
@@ -209,19 +210,8 @@ def prediction_error(b: Array, degrees: Array, center: float, most: tuple[int, i
 
 def cgls(radon: Projector, rows: torch.Tensor, steps: int, weights: torch.Tensor | None = None) -> torch.Tensor:
     """A few conjugate gradient steps for |A x - b|^2_W from zero: least squares, stopped early."""
-    root = torch.ones_like(rows) if weights is None else weights.sqrt()
-    x, r = torch.zeros(radon.height, radon.width), root * rows
-    s = radon.adjoint(root * r)
-    p, size = s.clone(), float(s.square().sum())
-    for _ in range(steps):
-        q = root * radon(p)
-        step = size / max(float(q.square().sum()), 1e-30)
-        x.add_(p, alpha=step)
-        r.sub_(q, alpha=step)
-        s = radon.adjoint(root * r)
-        size, before = float(s.square().sum()), size
-        p = s + (size / max(before, 1e-30)) * p
-    return x
+    w = torch.ones_like(rows) if weights is None else weights
+    return conjugate_gradients(lambda p: radon.adjoint(w * radon(p)), radon.adjoint(w * rows), steps)
 
 
 def ends_twice(b: Array, span: float, center: float) -> bool:
