@@ -253,7 +253,9 @@ def test_weights_of_opposite_rays_add_up_to_one():
     assert 0.02 < weights[v, j] < 0.98 and weights[v, j] + there == pytest.approx(1, abs=1e-3)
     limited = FanBeam(32, np.deg2rad(np.arange(10, 100, 0.5)), 60, 60, 90, pitch=0.7)
     np.testing.assert_allclose(limited._seen_once(), 1)
-    np.testing.assert_allclose(limited.fbp_weights(), math.radians(0.5), rtol=1.1)
+    shares = limited.fbp_weights()
+    np.testing.assert_allclose(shares[1:-1], math.radians(0.5))
+    assert float(shares.max()) <= math.radians(1.0) * (1 + 1e-9)  # beside the gap
 
 
 def test_views_of_a_turn_are_numbered_by_their_whole_angle():
