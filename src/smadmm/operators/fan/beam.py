@@ -84,6 +84,8 @@ class FanGeometry:
 class FanBeam(Projector):
     """Line integrals of images from a source that turns around them: (..., H, W) -> (..., views, detectors).
 
+    Where views turn counterclockwise, as in ASTRA and HTC 2022, images come out upside down: turn their rows.
+
     size: H = W or (H, W); angles in radians, clockwise as images are shown; detectors: how many; pitch: their distance
     from each other, and pixel: the width of pixels (None: what a detector sees at the axis), in the unit of the
     distances; centre: offset of the central ray in detectors; curved: detectors on an arc around the source; batch,
