@@ -139,7 +139,7 @@ def judge(mutant: Mutant, place: Path) -> str:
     file = place / "src" / mutant.file
     original = file.read_text()
     # a changed kernel is compiled with all its callers, which a common cache would not notice
-    kernels = re.search("njit|@compiled|@inlined", original)
+    kernels = re.search("njit|@compiled|@inlined|@intrinsic", original)
     cache = Path(tempfile.mkdtemp(dir=place)) if kernels else place / "numba"
     try:
         file.write_text(mutant.applied(original))
