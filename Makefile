@@ -57,6 +57,7 @@ bench: venv  ## figures against peers, as ratios in one run
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/classification.py
 	$(BIN)/python benchmarks/projector.py
+	$(BIN)/python benchmarks/fan.py
 	$(BIN)/python benchmarks/phase.py
 	$(BIN)/python benchmarks/priors.py
 

@@ -39,6 +39,10 @@ FILES = {  # below src/smadmm; where files move, this is all there is to change
     "ct runs": "paper/ct_runs.py",
     "ct tuning": "paper/ct_tuning.py",
     "estimators": "estimators.py",
+    "fan beam": "operators/fan/beam.py",
+    "fan kernels": "operators/fan/kernels.py",
+    "fan lanes": "operators/fan/lanes.py",
+    "fan torch": "operators/fan/generic.py",
     "filters": "operators/radon/filters.py",
     "geometry": "imaging/geometry.py",
     "glm": "losses/glm.py",
@@ -54,6 +58,7 @@ FILES = {  # below src/smadmm; where files move, this is all there is to change
     "pnp": "imaging/pnp.py",
     "preconditioner": "imaging/preconditioner.py",
     "problem": "problem.py",
+    "projector": "operators/radon/projector.py",
     "protocol": "protocol.py",
     "proxes": "proxes/penalties.py",
     "published kernel": "learn/_kernels/published.py",
@@ -134,7 +139,7 @@ def judge(mutant: Mutant, place: Path) -> str:
     file = place / "src" / mutant.file
     original = file.read_text()
     # a changed kernel is compiled with all its callers, which a common cache would not notice
-    kernels = re.search("njit|@compiled|@inlined", original)
+    kernels = re.search("njit|@compiled|@inlined|@intrinsic", original)
     cache = Path(tempfile.mkdtemp(dir=place)) if kernels else place / "numba"
     try:
         file.write_text(mutant.applied(original))

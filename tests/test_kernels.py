@@ -28,6 +28,15 @@ def radon():
     return [A(x), A.T(y), gradient]
 
 
+def fan():
+    from smadmm.operators import FanBeam
+
+    A = FanBeam((33, 41), np.linspace(0, 6, 11), 60, 100, 150, pitch=1.5)
+    x, other, y = random(A.in_shape, 0), random(A.in_shape, 1), random(A.out_shape, 2)
+    options = {"other": other, "share": -0.3, "data_share": 0.7, "weights": y.abs(), "scale": 0.1}
+    return [A(x), A.T(y), A.fbp(y), A.fused_gradient(x, y, np.arange(11), **options)]
+
+
 def ridge():
     from smadmm.denoisers.ridge import valid_gradient, value_pieces
     from smadmm.denoisers.ridge_cpu import valid_values
@@ -88,6 +97,7 @@ CASES = {
     "smadmm.operators.radon.kernels": radon,
     "smadmm.operators.radon.bins": radon,
     "smadmm.operators.radon.transpose": radon,
+    "smadmm.operators.fan.kernels": fan,
     "smadmm.denoisers.ridge_kernels": ridge,
     "smadmm.losses.phase_kernels": phase,
     "smadmm.paper.complexity_kernel": complexity,
@@ -169,10 +179,10 @@ def main(folder):
     answers = {"cold": in_a_child(), "warm": in_a_child()}
     shutil.copytree(cache, kept)
     for name in names:
-        module, function = name.split(".")[-2:]
+        package, module, function = name.split(".")[-3:]
         shutil.rmtree(cache)
         shutil.copytree(kept, cache)
-        for file in cache.rglob(f"{module}.{function}-*"):
+        for file in cache.glob(f"{package}_*/{module}.{function}-*"):
             file.unlink()
         answers[name] = in_a_child()
     print(json.dumps(answers))

@@ -165,6 +165,19 @@ def test_autograd_is_the_adjoint_to_any_order(dtype):
     torch.testing.assert_close(gradient, A(x.detach()))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_transforms_of_torch_func_are_products_with_the_matrix():
+    A, xs = make("tall"), random((3, *GEOMETRIES["tall"]["size"]), 0, torch.float64)
+    y, matrix = random(A.out_shape, 1, torch.float64), A.dense()
+    image, pull = torch.func.vjp(A, xs[0])
+    torch.testing.assert_close(pull(y)[0], A.T(y))
+    torch.testing.assert_close(torch.func.jvp(A, (xs[0],), (xs[1],)), (image, A(xs[1])))
+    torch.testing.assert_close(torch.func.jvp(A.T, (y,), (2 * y,)), (A.T(y), 2 * A.T(y)))
+    torch.testing.assert_close(torch.func.vmap(A, 2)(xs.movedim(0, 2)), A(xs))
+    torch.testing.assert_close(torch.func.vmap(A.T)(A(xs)), A.T(A(xs)))
+    torch.testing.assert_close(torch.func.jacrev(A)(xs[0]).flatten(2).flatten(0, 1), matrix)
+
+
 @pytest.mark.parametrize("name", ["square", "tall", "odd detectors off the image"])
 def test_norms_bracket_the_exact_ones(name):
     A = make(name)
@@ -215,7 +228,7 @@ def test_filtered_back_projection_of_some_views_weighs_gaps():
 
 def test_angular_weights_by_hand():
     """Gaps .1, .1, .2, .6 of the half circle: the last, a missing wedge, counts as twice the mean gap, .5."""
-    weights = angular_weights(np.array([1.2, 0.0, 0.4, 0.1]) * math.pi)  # 1.2 is the line of .2
+    weights = angular_weights(np.array([1.2, 0.0, 0.4, 0.1]) * math.pi, math.pi)  # 1.2 is the line of .2
     np.testing.assert_allclose(weights / math.pi, [0.15, 0.3, 0.35, 0.1])
 
 

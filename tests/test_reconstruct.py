@@ -236,7 +236,7 @@ def test_a_sinogram_too_large_for_memory_stays_on_disk(sinogram_file, tmp_path, 
     loaded, mapped = (np.load(tmp_path / name / "image.npy") for name in ("loaded", "mapped"))
     np.testing.assert_allclose(mapped, loaded, atol=1e-4 * np.abs(loaded).max())
     monkeypatch.setattr(sinograms, "PIECE", 7)
-    monkeypatch.setattr("smadmm.operators.radon.parallel.PIECE", 7)
+    monkeypatch.setattr("smadmm.operators.radon.projector.PIECE", 7)
     rows = sinograms.read(read_sinogram(tmp_path / "big.npy", "0:180")[0], 2.0)
     assert isinstance(rows, sinograms.Views) and isinstance(rows.stored, np.memmap)
     whole, radon = torch.from_numpy(stored["sinogram"]) / 2, Radon(SIZE, np.arange(VIEWS) * np.pi / VIEWS)

@@ -420,7 +420,10 @@ def test_prepare_writes_what_reconstruct_and_others_read(tmp_path, measured):
     assert f"{out} exists; choose another name" in command("prepare", path, "--out", out)
     assert "must end in .h5" in command("prepare", path, "--out", tmp_path / "s.npy")
     refused = command("reconstruct", out, "--out", tmp_path / "no")
-    assert "s.h5 is a scan with a fan beam" in refused and not (tmp_path / "no").exists()
+    assert (
+        "s.h5 is a volume with a fan beam (source to axis 0.4 m, source to detector 0.5 m): a cone beam" in refused
+        and not (tmp_path / "no").exists()
+    )
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from smadmm.comparing import compare, solve, tune
 from smadmm.estimators import ASVRG, SAGA, SGD, SVRG, Estimate, Estimator, Spider, Storm
 from smadmm.imaging.ct import reconstruct
 from smadmm.imaging.phase import retrieve
+from smadmm.operators.fan import FanGeometry
 from smadmm.problem import FiniteSum, Loss, Penalty, Problem, Prox
 from smadmm.running import Diverged, History, Reason, Result, Stop, run
 from smadmm.schedules import Power, theorem_constant, theorem_dynamic
@@ -13,6 +14,7 @@ from smadmm.solver import ADMM, State
 from smadmm.tuning import auto
 
 __version__ = "0.1.0"
+fan = FanGeometry  # reconstruct(..., geometry=fan(...))
 
 __all__ = [
     "ADMM",
@@ -40,6 +42,7 @@ __all__ = [
     "auto",
     "certify",
     "compare",
+    "fan",
     "losses",
     "operators",
     "proxes",

@@ -166,6 +166,40 @@ def _sparse_solver(A: Operator, ratio: float) -> Callable[[Tensor], Tensor] | No
     return lambda d: torch.from_numpy(factor.solve(d.double().cpu().numpy())).to(d)
 
 
+def conjugate_gradients(
+    product: Callable[[Tensor], Tensor],
+    d: Tensor,
+    iterations: int,
+    tolerance: float = 0.0,
+    precondition: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """H^{-1} d from zero, H positive definite and given as a product, by at most so many steps, one product each.
+
+    They end where the residual r has sqrt(r'P r) below `tolerance` times its first value, P being the preconditioner.
+    """
+    x, r, p = torch.zeros_like(d), d.clone(), torch.zeros_like(d)
+    before = stop = 0.0
+    for number in range(iterations):
+        z = r if precondition is None else precondition(r)
+        size = _dot(r, z)
+        stop = stop if number else tolerance**2 * size
+        if size <= stop:
+            break
+        p = z + (size / before) * p if number else z.clone()
+        image = product(p)
+        curvature = _dot(p, image)
+        if curvature <= 0:  # solved: the square of p underflows
+            break
+        x.add_(p, alpha=size / curvature)
+        r.sub_(image, alpha=size / curvature)
+        before = size
+    return x
+
+
+def _dot(x: Tensor, y: Tensor) -> float:
+    return float(torch.vdot(x.flatten(), y.flatten()).real)
+
+
 @dataclass(frozen=True)
 class Conjugate(XStep):
     """(eta Q + rho A'A)^{-1} d by conjugate gradients to a relative residual `tolerance`; Q is I where it is None."""
@@ -180,16 +214,8 @@ class Conjugate(XStep):
             refuse_indefinite("Q", self.Q, self.A.in_shape)
 
     def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:
-        x = torch.zeros_like(direction)
-        r = p = direction
-        square = torch.vdot(r.flatten(), r.flatten()).real
-        stop = self.tolerance**2 * square
-        for _ in range(self.max_iterations):
-            if square <= stop:
-                break
-            image = eta * (p if self.Q is None else self.Q(p)) + self.A.T(rho * self.A(p))
-            step = square / torch.vdot(p.flatten(), image.flatten()).real
-            x, r = x + step * p, r - step * image
-            new = torch.vdot(r.flatten(), r.flatten()).real
-            p, square = r + (new / square) * p, new
-        return x
+        def product(p: Tensor) -> Tensor:
+            image: Tensor = eta * (p if self.Q is None else self.Q(p)) + self.A.T(rho * self.A(p))
+            return image
+
+        return conjugate_gradients(product, direction, self.max_iterations, self.tolerance)

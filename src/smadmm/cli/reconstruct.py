@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ import torch
 import typer
 
 import smadmm
-from smadmm.arguments import ArgumentError
+from smadmm.arguments import ArgumentError, one_of, positive
 from smadmm.cli.app import app, resumable, stopped, typed
 from smadmm.cli.options import (
     Air,
@@ -46,8 +47,9 @@ from smadmm.imaging.simulation import (
 from smadmm.io import dicom
 from smadmm.io.files import atomic_write, output_folder
 from smadmm.io.images import Lazily, Slices, hounsfield, read_slices
-from smadmm.io.scan import ScanError, Sinogram
+from smadmm.io.scan import Fan, ScanError, Sinogram
 from smadmm.io.sinogram import read_sinogram
+from smadmm.operators.fan import FanGeometry
 
 SNR = 50.0  # dB, of simulated data
 WIDTH = 360.0  # mm, of a slice that does not say
@@ -85,6 +87,17 @@ def reconstruct(
     views: Views = None,
     size: Annotated[int | None, typer.Option(help="Pixels per side (default: the width of the detector).")] = None,
     spacing: Annotated[float, typer.Option(help="Distance between detectors, in pixels of the image.")] = 1.0,
+    geometry: Annotated[
+        str | None, typer.Option(help="parallel or fan; by default as INPUT says.", metavar="BEAM")
+    ] = None,
+    source_to_axis: Annotated[
+        float | None, typer.Option(help="Fan: distance from the source to the axis of rotation, in mm.")
+    ] = None,
+    source_to_detector: Annotated[
+        float | None, typer.Option(help="Fan: distance from the source to the detector, in mm.")
+    ] = None,
+    pitch: Annotated[float | None, typer.Option(help="Fan: distance between detectors, in mm.")] = None,
+    curved: Annotated[bool, typer.Option("--curved", help="Fan: detectors on an arc around the source.")] = False,
     center: Annotated[
         float | None,
         typer.Option(help="Axis of rotation, in detectors off the middle; else that of the file, or as the data say."),
@@ -114,14 +127,16 @@ def reconstruct(
     needs("tifffile", "imaging", "reconstructions")  # before the work, not after
     torch.set_num_threads(threads)
     path, folder = Path(source), Path(out)
+    lengths = {"source_to_axis": source_to_axis, "source_to_detector": source_to_detector, "pitch": pitch}
     if simulate is None:
         if snr is not None:
             raise ArgumentError("{snr} is the noise of a simulation; add {simulate} VIEWS or leave it out")
         scan = read_sinogram(path, angles, unit, array=array, axes=axes, flat=flat, dark=dark, air=air)
-        slices, data = None, _measured(scan, views, raw)
+        slices, data = None, _measured(scan, views, raw) | {"geometry": _beam(scan, geometry, lengths, curved)}
         center = scan.center if center is None else center
     else:
-        _refuse_measured(angles=angles, views=views, size=size, flat=flat, dark=dark, air=air, array=array, axes=axes)
+        _refuse_measured(angles=angles, views=views, size=size, flat=flat, dark=dark, air=air, array=array, axes=axes,
+                         geometry=geometry, **lengths)  # fmt: skip
         slices = read_slices(path)
         data = _simulated(slices, simulate, snr, photons, seed, threads)
     notes = data.pop("notes")
@@ -157,18 +172,35 @@ def reconstruct(
 
 def _measured(found: Sinogram, views: int | None, raw: bool) -> dict[str, Any]:
     """The sinogram of a scan, its angles and, if it is there, the truth."""
-    if found.geometry is not None:
-        raise ScanError(
-            found.path,
-            f"is a scan with a {found.geometry}",
-            "rebin it to parallel beams, the only ones that can be reconstructed yet",
-        )
     if views is not None:
         found = found.evenly(views)
     array = found[0] if len(found) == 1 else found
     open_end = found.span is not None and found.end_point is None and views is None and not raw
     angles = found.span[:2] if open_end and found.span is not None else found.degrees
     return {"sinogram": array, "angles": angles, "truth": found.truth, "notes": found.notes}
+
+
+def _beam(found: Sinogram, asked: str | None, lengths: Mapping[str, float | None], curved: bool) -> FanGeometry | None:
+    """The fan that is asked for or that the file tells of, its lengths from both; None: parallel beams."""
+    one_of("geometry", asked or "fan", ("parallel", "fan"))
+    positive(**lengths)
+    told = found.geometry or Fan()
+    wanted = asked == "fan" or curved or any(value is not None for value in lengths.values())
+    if asked == "parallel" or not (wanted or found.geometry):
+        if wanted:
+            raise ArgumentError("distances are those of a fan; leave them out with {geometry} parallel")
+        return None
+    if len(found) > 1 and not wanted:
+        cure = "add {geometry} fan to take every slice for a fan, which is right in the middle of the cone alone"
+        raise ScanError(found.path, f"is a volume with a {told}: a cone beam", cure)
+    known = {"source_to_axis": told.source_to_axis, "source_to_detector": told.source_to_detector,
+             "pitch": told.spacing}  # fmt: skip
+    known = {name: known[name] if value is None else value for name, value in lengths.items()}
+    for name, value in known.items():
+        if not value:
+            raise ArgumentError("{0} is a fan beam without a known {" + name + "}; give it, in mm", found.path)
+    sizes = {name: abs(value) for name, value in known.items() if value}
+    return FanGeometry(**sizes, curved=curved, unit=told.unit or "mm")
 
 
 def _refuse_measured(**options: Any) -> None:

@@ -41,6 +41,7 @@ from smadmm.imaging.sinograms import BackProjections, Rows, pieces, read, root_m
 from smadmm.imaging.slices import WARM, Scan, judged
 from smadmm.imaging.trial import FEWEST_VIEWS, Trust, settled, trial_of
 from smadmm.io.files import atomic_write, output_folder, read_arrays, write_arrays
+from smadmm.operators.fan import FanGeometry
 from smadmm.operators.radon import Radon
 from smadmm.running import History, Result, Stop
 
@@ -65,6 +66,7 @@ def reconstruct(
     *,
     size: int | tuple[int, int] | None = None,
     spacing: float = 1.0,
+    geometry: FanGeometry | None = None,
     center: float | str = "auto",
     prior: str = "auto",
     start: Any = None,
@@ -91,9 +93,11 @@ def reconstruct(
     sinogram : views x detectors, or slices x views x detectors: NumPy, torch, or anything with a shape that is read by
         indexing, such as a memory map or an HDF5 dataset. The image comes back as the same kind.
     angles : of the views, in degrees; or (first, last) for equal steps, the end point included or not as the data
-        say; None: equispaced over 180 degrees without the end point.
+        say; None: equispaced over 180 degrees, or 360 for a fan, without the end point.
     size : pixels of the image, a number or (height, width); None: what the detector spans.
-    spacing : distance between detectors, in pixels of the image.
+    spacing : distance between detectors, in pixels of the image; of a fan, where the axis of rotation is.
+    geometry : smadmm.fan(source_to_axis, source_to_detector, pitch=...) for a fan beam, lengths in mm or another unit;
+        the image is then in attenuation per mm. None: parallel beams.
     center : axis of rotation in detectors off the middle of the detector; "auto": found in the data.
     prior : a shipped denoiser, a file of weights (.safetensors), "tv" or "none"; "auto": ridge-ct, or tv where that
         predicts views that were left out better.
@@ -125,13 +129,14 @@ def reconstruct(
     sinogram = np.asarray(sinogram) if isinstance(sinogram, list) else sinogram
     begin, slices = time.perf_counter(), _slices(sinogram, "sinogram")
     truths = None if truth is None else _slices(truth, "truth")
-    given, notices = _degrees(angles, len(slices[0]))
+    given, notices = _degrees(angles, len(slices[0]), 180 if geometry is None else 360)
     off = skipped(raw)
     middle = _checked_middle(slices, raw is True)
-    survey, look = _looked_at(middle, given, center, off)
+    survey, look = _looked_at(middle, given, center, off, geometry)
     span = slices[0].shape[1] * spacing
     sides, seen = _sides(size, truths, span, survey.width)
-    radon = Radon(sides, np.deg2rad(survey.angles), slices[0].shape[1], spacing, survey.center, threads=threads)
+    make = Radon if geometry is None else geometry.projector
+    radon = make(sides, np.deg2rad(survey.angles), slices[0].shape[1], spacing, survey.center, threads=threads)
     if batch is not None and batch > radon.views:
         raise ArgumentError("{batch} is {0}, more than the {1} views; lower it or leave it out", batch, radon.views)
     images = BackProjections(radon, middle if look is None else torch.from_numpy(look.prepared))
@@ -207,10 +212,10 @@ def _slices(array: Any, name: str) -> Any:
     return (array,) if len(shape) == 2 else array
 
 
-def _degrees(angles: ArrayLike | Tensor | None, views: int) -> tuple[NDArray[np.float64], list[str]]:
+def _degrees(angles: ArrayLike | Tensor | None, views: int, turn: float) -> tuple[NDArray[np.float64], list[str]]:
     """The angles, or the two ends of their range, and what there is to warn of."""
     if angles is None:
-        return np.arange(views, dtype=np.float64) * (180 / views), []
+        return np.arange(views, dtype=np.float64) * (turn / views), []
     degrees = np.asarray(angles, dtype=np.float64).ravel()
     if len(degrees) not in (views, 2) or not np.isfinite(degrees).all():
         raise ArgumentError("{angles} must be {0} finite numbers, one per view, got {1}", views, len(degrees))
@@ -219,7 +224,11 @@ def _degrees(angles: ArrayLike | Tensor | None, views: int) -> tuple[NDArray[np.
 
 
 def _looked_at(
-    rows: Rows, angles: NDArray[np.float64], center: float | str, off: frozenset[str]
+    rows: Rows,
+    angles: NDArray[np.float64],
+    center: float | str,
+    off: frozenset[str],
+    geometry: FanGeometry | None,
 ) -> tuple[Survey, Inspection | None]:
     """The geometry of all slices, and the one in the middle as repaired, where that is wanted and possible."""
     small = not judged(rows)
@@ -227,10 +236,10 @@ def _looked_at(
         views = sampled(int(rows.shape[0]))
         degrees = angles_of(angles, int(rows.shape[0]))
         told = 0.0 if small and center == "auto" else center
-        survey = survey_of(some(rows, views).numpy(), degrees[views], told, off)
+        survey = survey_of(some(rows, views).numpy(), degrees[views], told, off, geometry)
         return replace(survey, angles=degrees, width=1.0, fitted=False), None
     values = rows.numpy()
-    survey = survey_of(values, angles, center, off)
+    survey = survey_of(values, angles, center, off, geometry)
     if set(REPAIRS) <= off:
         return survey, None
     look = repaired(values, survey, off)
@@ -436,6 +445,7 @@ class Finished:
             ),
             warnings=tuple(told),
             interrupted=self.interrupted,
+            unit=f"attenuation per {settings['geometry']['unit'] if settings['geometry'] else 'pixel'}",
             inspection=look,
             trust=None if self.trust is None else replace(self.trust, differs=self.trust.differs[self.scan.seen]),
         )

@@ -1,10 +1,14 @@
-"""What the views of a parallel scan say about its geometry: the axis of rotation, the angles, what lies outside.
+"""What the views of a scan say about its geometry: the axis of rotation, the angles, what lies outside.
 
 The mass of a view, sum_j b_ij, is the same for all views, and its centre runs on a sine,
     m_i = sum_j t_j b_ij / sum_j b_ij = center + u cos(a_i) + v sin(a_i),   t_j = j - (detectors - 1)/2,
 if no mass lies outside the view and air is zero. A robust fit gives the axis with its standard error. Where the fit
 leaves more than noise would (scatter, drift, truncation), the axis is the one for which a few conjugate gradient steps
 on every second view predict the others best.
+
+Centres of mass of a fan are no sine. But its ray (theta, gamma) is also (theta + pi - 2 gamma, -gamma), backwards, so
+the axis is the one for which such pairs agree best. Where few lines are seen twice it is not found: predicted views
+change by a few per cent per detector there, which tells nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +21,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from smadmm.operators.fan import FanGeometry
 from smadmm.operators.radon import Radon
+from smadmm.operators.radon.projector import Projector
+from smadmm.xsteps import conjugate_gradients
 
 Array = NDArray[np.float64]
 
@@ -28,6 +35,9 @@ COARSE = (320, 180)  # detectors and views of the second opinion
 AGREEMENT = 3.0  # detectors: how far the second opinion looks around a sine fit that is accepted
 STEADY = (0.05, 0.01, 0.005)  # of the mass and its moments, in units of mass and half the detector
 CGLS_STEPS = 10
+PAIRED = 0.1  # share of rays that must be seen twice to compare them
+PAIRED_ERROR = 0.025  # detectors: the standard error of an axis found that way
+COMPARED = 90  # views whose rays are compared
 
 
 class Axis(NamedTuple):
@@ -138,6 +148,53 @@ def _valley(places: Array, errors: Array) -> float | None:
     return None if best in (0, 1000) else float(places.mean() + fine[best] * (places[-1] - places[0]))
 
 
+def fan_axis(b: Array, degrees: Array, geometry: FanGeometry) -> Axis:
+    """The axis of a fan by its opposite rays; not found where too few lines are seen twice."""
+    limit = 0.1 * b.shape[1]
+    rough = np.linspace(-limit, limit, 41)
+    first = [opposite_error(b, degrees, c, geometry) for c in rough]
+    places = rough[int(np.argmin(first))] + np.linspace(-1, 1, 13) * (rough[1] - rough[0])
+    errors = np.array([opposite_error(b, degrees, c, geometry) for c in places])
+    center = _valley(places, errors) if np.isfinite(errors).all() else None
+    if center is None or errors.max() / errors.min() - 1 < 0.01:  # a flat valley tells nothing
+        return Axis(0.0, math.inf, math.inf)
+    return Axis(center, PAIRED_ERROR, 0.0)
+
+
+def opposite_error(b: Array, degrees: Array, center: float, geometry: FanGeometry) -> float:
+    """How far rays are from those that see the same lines backwards; inf where too few are.
+
+    Both are interpolated at places that mirror each other, in smooth views, so that places between detectors are not
+    preferred.
+    """
+    order, n = np.argsort(degrees % 360), b.shape[1]
+    turn, smooth = np.deg2rad(degrees[order] % 360), b[order]
+    for _ in range(4):
+        smooth[:, 1:-1] = 0.25 * (smooth[:, :-2] + smooth[:, 2:]) + 0.5 * smooth[:, 1:-1]
+    views = np.unique(np.linspace(0, len(b) - 1, min(len(b), COMPARED)).astype(np.int64))
+    middle = (n - 1) / 2 + center
+    u = np.arange(1 - n, n) + (n - 1) % 2 / 2
+    u = u[(np.minimum(middle + u, middle - u) >= 0) & (np.maximum(middle + u, middle - u) <= n - 1)]
+    gamma = geometry.projector(2, [0.0], n, centre=center).gamma_of(u)
+    angle = (turn[views][:, None] + math.pi - 2 * gamma) % (2 * math.pi)
+    after = np.searchsorted(turn, angle)
+    before, after = (after - 1) % len(turn), after % len(turn)
+    gap = (turn[after] - turn[before]) % (2 * math.pi)
+    known = gap < 3 * np.median(np.diff(turn))
+    if known.mean() < PAIRED or not len(u):
+        return math.inf
+    share = ((angle - turn[before]) % (2 * math.pi)) / np.maximum(gap, 1e-12)
+
+    def at(rows: NDArray[np.int64], places: Array) -> Array:
+        left = np.minimum(places.astype(np.int64), n - 2)
+        values: Array = smooth[rows, left] + (places - left) * (smooth[rows, left + 1] - smooth[rows, left])
+        return values
+
+    here, there = at(views[:, None], middle + u), [at(rows, middle - u) for rows in (before, after)]
+    apart = (here - (1 - share) * there[0] - share * there[1])[known]
+    return float((apart**2).mean() / (here[known] ** 2).mean())
+
+
 def prediction_error(b: Array, degrees: Array, center: float, most: tuple[int, int]) -> float:
     """How badly every second view is predicted from the others, at a coarse resolution."""
     k = max(1, b.shape[1] // most[0])
@@ -151,29 +208,18 @@ def prediction_error(b: Array, degrees: Array, center: float, most: tuple[int, i
     return float((left_out(image) - rows[1::2]).norm() / rows.norm())
 
 
-def cgls(radon: Radon, rows: torch.Tensor, steps: int, weights: torch.Tensor | None = None) -> torch.Tensor:
+def cgls(radon: Projector, rows: torch.Tensor, steps: int, weights: torch.Tensor | None = None) -> torch.Tensor:
     """A few conjugate gradient steps for |A x - b|^2_W from zero: least squares, stopped early."""
-    root = torch.ones_like(rows) if weights is None else weights.sqrt()
-    x, r = torch.zeros(radon.height, radon.width), root * rows
-    s = radon.adjoint(root * r)
-    p, size = s.clone(), float(s.square().sum())
-    for _ in range(steps):
-        q = root * radon(p)
-        step = size / max(float(q.square().sum()), 1e-30)
-        x.add_(p, alpha=step)
-        r.sub_(q, alpha=step)
-        s = radon.adjoint(root * r)
-        size, before = float(s.square().sum()), size
-        p = s + (size / max(before, 1e-30)) * p
-    return x
+    w = torch.ones_like(rows) if weights is None else weights
+    return conjugate_gradients(lambda p: radon.adjoint(w * radon(p)), radon.adjoint(w * rows), steps)
 
 
 def ends_twice(b: Array, span: float, center: float) -> bool:
     """Whether the last view repeats the first: a range of angles that includes its end point.
 
-    After half a turn a view is its own mirror image. So the last view of half a turn is compared with the first. In a
-    whole turn of n views, the number of views after which all of them come back mirrored is n/2 without the end point
-    and (n - 1)/2 with it.
+    After half a turn a parallel view is its own mirror image. So the last view of half a turn is compared with the
+    first. In a whole turn of n views, the number of views after which all of them come back mirrored is n/2 without the
+    end point and (n - 1)/2 with it.
     """
     turns, n = round(span / 180), len(b)
     if abs(span - 180 * turns) > 1e-6 or turns not in (1, 2) or n < 12:
@@ -190,6 +236,12 @@ def ends_twice(b: Array, span: float, center: float) -> bool:
     errors = [np.median([_apart(mirrored[i], smooth[i + k]) ** 2 for i in views]) for k in after]
     bend, slope, _ = np.polyfit(after - n / 2, errors, 2)
     return bool(bend > 0 and -slope / (2 * bend) < -0.25)
+
+
+def turn_closes(b: Array) -> bool:
+    """Whether the last of all views of whole turns repeats the first, as that of a fan does with the end point."""
+    steps = [_apart(one, two) for one, two in pairwise(b)]
+    return _apart(b[-1], b[0]) < 0.5 * min(steps[0], steps[-1], float(np.median(steps)))
 
 
 def _apart(one: Array, two: Array) -> float:

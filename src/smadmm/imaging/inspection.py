@@ -31,15 +31,18 @@ from smadmm.imaging.geometry import (
     Axis,
     air_of,
     ends_twice,
+    fan_axis,
     find_axis,
     is_steady,
     sine_fit,
     spread,
+    turn_closes,
 )
 from smadmm.imaging.pnp import posterior_weight, sinogram_noise, tomography
 from smadmm.imaging.priors import find_prior
 from smadmm.imaging.sinograms import BackProjections, noise_level
 from smadmm.losses.tomography import Tomography
+from smadmm.operators.fan import FanGeometry
 from smadmm.operators.radon import Radon
 from smadmm.running import Stop, run
 from smadmm.sampling import stride
@@ -158,12 +161,21 @@ class Survey:
     center_error: float
     width: float
     findings: tuple[Finding, ...]
+    geometry: FanGeometry | None = None  # None: parallel
     fitted: bool = False  # the axis is that of the sine fit, which repaired data may improve
     steady: bool = True  # masses and their centres are what the angles say
 
 
-def survey_of(b: NDArray[Any], angles: ArrayLike | Tensor | None, center: float | str, off: frozenset[str]) -> Survey:
+def survey_of(
+    b: NDArray[Any],
+    angles: ArrayLike | Tensor | None,
+    center: float | str,
+    off: frozenset[str],
+    geometry: FanGeometry | None = None,
+) -> Survey:
     """Angles, axis and width, from one slice."""
+    if geometry is not None:
+        return _fan_survey(b, angles, center, off, geometry)
     values = filled(np.asarray(b, dtype=np.float64))
     findings: list[Finding] = []
     given = np.asarray((0.0, 180.0) if angles is None else angles, dtype=np.float64).ravel()
@@ -178,14 +190,38 @@ def survey_of(b: NDArray[Any], angles: ArrayLike | Tensor | None, center: float 
     if is_range and angles is not None and "angles" not in off and ends_twice(values, abs(last - first), middle):
         degrees = inclusive
         axis = find_axis(values, degrees) if isinstance(center, str) and "axis" not in off else axis
-        text = f"the last view repeats the first: the angles go from {first:g} to {last:g} degrees inclusive"
-        findings.append(Finding("angles", text, True))
+        findings.append(_inclusive(first, last))
     middle, found = _axis_used(axis, isinstance(center, str) and "axis" not in off)
     width, outside = _width(values, off)
     findings += [*found, *outside, *_gaps(degrees)]
     fitted = isinstance(center, str) and "axis" not in off and axis.left < GOOD_FIT
     steady = is_steady(values, degrees) and (axis.error < ACCEPTED or middle == 0) and _agrees(values, degrees, middle)
     return Survey(degrees, middle, axis.error, width, tuple(findings), fitted=fitted, steady=steady)
+
+
+def _inclusive(first: float, last: float) -> Finding:
+    text = f"the last view repeats the first: the angles go from {first:g} to {last:g} degrees inclusive"
+    return Finding("angles", text, True)
+
+
+def _fan_survey(
+    b: NDArray[Any], angles: ArrayLike | Tensor | None, center: float | str, off: frozenset[str], geometry: FanGeometry
+) -> Survey:
+    """The same for a fan, whose masses and their centres say nothing."""
+    values = filled(np.asarray(b, dtype=np.float64))
+    given = np.asarray((0.0, 360.0) if angles is None else angles, dtype=np.float64).ravel()
+    wanted = isinstance(center, str) and "axis" not in off
+    degrees, findings = angles_of(given, len(values)), []
+    is_range, (first, last) = len(given) == 2 < len(values), given[[0, -1]]
+    if is_range and "angles" not in off and (last - first) % 360 == 0 and turn_closes(values):
+        degrees = np.linspace(first, last, len(values))
+        findings.append(_inclusive(first, last))
+    axis = fan_axis(values, degrees, geometry) if wanted else Axis(0.0 if isinstance(center, str) else center, 0.0, 0.0)
+    middle, found = _axis_used(axis, wanted)
+    width, outside = _width(values, off)
+    opening = np.ptp(np.rad2deg(geometry.projector(2, [0.0], b.shape[1]).gammas))
+    findings += [*found, *outside, *_gaps(degrees, 360.0, 180 + opening)]
+    return Survey(degrees, middle, axis.error, width, tuple(findings), geometry)
 
 
 def _agrees(values: Array, degrees: Array, center: float) -> bool:
@@ -226,14 +262,14 @@ def _width(b: Array, off: frozenset[str]) -> tuple[float, list[Finding]]:
     return WIDER, [Finding("width", text, True)]
 
 
-def _gaps(degrees: Array) -> list[Finding]:
-    """Views leave part of the half turn out."""
-    around = np.sort(degrees % 180)
-    steps = np.diff(np.append(around, around[0] + 180))
-    widest = float(steps.max())
+def _gaps(degrees: Array, period: float = 180.0, needed: float = 180.0) -> list[Finding]:
+    """Views leave part of the turn out, and do not span what is needed to see every line."""
+    around = np.sort(degrees % period)
+    steps = np.diff(np.append(around, around[0] + period))
+    widest = float(steps.max()) - (period - needed)
     if widest < max(GAP, 3 * float(np.median(steps))):
         return []
-    text = f"limited angles: no view in {widest:.0f} of 180 degrees; edges along them are not seen"
+    text = f"limited angles: no view in {widest:.0f} of {needed:.0f} degrees; edges along them are not seen"
     return [Finding("range", text, False)]
 
 
@@ -288,7 +324,8 @@ class _Rough(NamedTuple):
 def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Survey) -> _Rough:
     """Solve coarsely with a strong prior, which follows no single detector."""
     detectors = values.shape[1]
-    radon = Radon(math.ceil(detectors * survey.width / 2), np.deg2rad(survey.angles), detectors, 0.5, survey.center)
+    make = Radon if survey.geometry is None else survey.geometry.projector
+    radon = make(math.ceil(detectors * survey.width / 2), np.deg2rad(survey.angles), detectors, 0.5, survey.center)
     known = torch.from_numpy(filled(np.where(weights > 0, values, np.nan)).astype(np.float32))
     images = BackProjections(radon, known)
     scale = float(np.quantile(np.abs(images[1.0].numpy()), 0.999))

@@ -24,7 +24,7 @@ from torch import Tensor
 from smadmm.losses.tomography import Tomography
 from smadmm.problem import Step
 from smadmm.sampling import Rng
-from smadmm.xsteps import XStep
+from smadmm.xsteps import XStep, conjugate_gradients
 
 MARGIN = 1.1  # power iteration stays below the largest eigenvalue, and later batches may exceed the drawn ones
 PROBES = 4  # batches drawn to find s; all views are one batch
@@ -96,22 +96,9 @@ class NewtonStep(XStep):
         self.sfo = inner * loss.n
 
     def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:
-        """Solve from zero; residuals r, search directions p, z = preconditioned r."""
         zero, views = torch.zeros_like(direction), self.loss.full()
-        d, r = zero.clone(), direction.clone()
-        z = self.fourier(r, eta, rho)
-        p, size = z, _dot(r, z)
-        for _ in range(self.inner):
-            q = eta * self.loss.gradient((p, zero), (1.0, -1.0), views) + rho * p
-            curvature = _dot(p, q)
-            step = size / curvature if curvature > 0 else 0.0  # solved: the square of p underflows
-            d.add_(p, alpha=step)
-            r.sub_(q, alpha=step)
-            z = self.fourier(r, eta, rho)
-            size, before = _dot(r, z), size
-            p = z + (size / before if before > 0 else 0.0) * p
-        return d
 
+        def product(p: Tensor) -> Tensor:
+            return eta * self.loss.gradient((p, zero), (1.0, -1.0), views) + rho * p
 
-def _dot(x: Tensor, y: Tensor) -> float:
-    return float(torch.dot(x.flatten(), y.flatten()))
+        return conjugate_gradients(product, direction, self.inner, precondition=lambda r: self.fourier(r, eta, rho))

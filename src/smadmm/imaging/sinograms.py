@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from smadmm.imaging.pnp import sinogram_noise
-from smadmm.operators.radon import Radon, hann, ramp
-from smadmm.operators.radon.filters import Window, angular_weights, filtered
+from smadmm.operators.radon import hann, ramp
+from smadmm.operators.radon.filters import Window
+from smadmm.operators.radon.projector import Projector
 from smadmm.sampling import Rng
 
 IN_MEMORY = 2**28  # bytes of a sinogram that is read at once; larger ones stay on disk
@@ -66,7 +67,7 @@ def sample(rows: Rows) -> Tensor:
     return some(rows, sampled(int(rows.shape[0])))
 
 
-def residual(radon: Radon, rows: Rows, x: Tensor) -> float:
+def residual(radon: Projector, rows: Rows, x: Tensor) -> float:
     """|A x - b| / |b|."""
     error = size = 0.0
     for numbers in pieces(rows):
@@ -95,7 +96,7 @@ class BackProjections:
 
     CUTS = (None, *(2 ** (-n / 2) for n in range(9)))  # from sharp to smooth
 
-    def __init__(self, radon: Radon, rows: Rows):
+    def __init__(self, radon: Projector, rows: Rows):
         self.radon, self.rows = radon, rows
         self._done: dict[float | None, Tensor] = {}
 
@@ -136,11 +137,10 @@ def window_of(cut: float | None) -> Window:
     return ramp if cut is None else lambda f: hann((f / cut).clamp(max=1))
 
 
-def noise_gain(radon: Radon, window: Window) -> float:
+def noise_gain(radon: Projector, window: Window) -> float:
     """The noise of a filtered back-projection for white noise of level 1, measured with some of the views."""
-    weights = torch.from_numpy(angular_weights(radon.angles)).float()
+    squares = radon.fbp_weights().square().mean(1)
     numbers = np.unique(np.linspace(0, radon.views - 1, min(radon.views, 32)).astype(np.int64))
     noise = torch.from_numpy(Rng(0, 0).standard_normal((len(numbers), radon.detectors), dtype=np.float32))
-    some = weights[numbers]
-    image = radon.adjoint_views(filtered(noise, radon.spacing, window) * some[:, None], numbers) * radon.spacing
-    return float(image.std(correction=0) * (weights.square().sum() / some.square().sum()).sqrt())
+    image = radon.filter_back(noise, numbers, window)
+    return float(image.std(correction=0) * (squares.sum() / squares[numbers].sum()).sqrt())

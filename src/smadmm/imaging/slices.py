@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from smadmm.imaging.sinograms import (
     sample,
 )
 from smadmm.losses.tomography import Tomography, Transmission
-from smadmm.operators.radon import Radon
+from smadmm.operators.radon.projector import Projector
 from smadmm.proxes import TV
 from smadmm.running import Result, Stop, run
 from smadmm.sampling import stride
@@ -79,7 +79,7 @@ class Statistics(NamedTuple):
 class Scan:
     """What all slices share: geometry, scale, and how they are solved."""
 
-    radon: Radon
+    radon: Projector
     scale: float
     prior: Prior
     method: Method
@@ -222,6 +222,7 @@ class Scan:
             "detectors": radon.detectors,
             "size": [radon.height, radon.width],
             "spacing": radon.spacing,
+            "geometry": asdict(self.survey.geometry) if self.survey and self.survey.geometry else None,
             "center": radon.centre,
             "scale": self.scale,
             "not_repaired": sorted(self.off),

@@ -26,7 +26,6 @@ from smadmm.imaging.inspection import Inspection
 from smadmm.imaging.priors import Prior
 from smadmm.imaging.sinograms import BackProjections
 from smadmm.imaging.slices import Scan
-from smadmm.operators.radon import Radon
 from smadmm.running import Result, Stop
 
 HELD_OUT = 16  # every sixteenth view
@@ -123,10 +122,7 @@ class _Part:
     def __init__(self, scan: Scan, images: BackProjections, look: Inspection):
         radon, out = scan.radon, left_out(scan.radon.views)
         self.rows, self.hidden = images.rows[torch.from_numpy(~out)], images.rows[torch.from_numpy(out)]
-        made, self.other = (
-            Radon((radon.height, radon.width), radon.angles[which], radon.detectors, radon.spacing, radon.centre)
-            for which in (~out, out)
-        )
+        made, self.other = (radon.subset(np.flatnonzero(which)) for which in (~out, out))
         self.scan, self.images = replace(scan, radon=made, strength=1.0), BackProjections(made, self.rows)
         weights = np.ones(images.rows.shape, np.float32) if look.weights is None else look.weights
         self.known = torch.from_numpy(weights[out] > 0).float()

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from smadmm.losses.inverse import BlockLeastSquares, combine
-from smadmm.operators.radon.parallel import Radon
+from smadmm.operators.radon.projector import Projector
 from smadmm.problem import Batch
 from smadmm.sampling import Rng, Sampling, iid
 
@@ -49,7 +49,7 @@ class Tomography(BlockLeastSquares):
     """1/n sum_i 1/(2c) |A_i x - b_i|^2_{W_i}.
 
     weights: an array like the sinogram, or a function of the drawn views with values in (0, 1]. Sampling numbers the
-    views by their angle modulo pi, so that `stride` and `golden` are equispaced in angle.
+    views by their angle modulo their period, so that `stride` and `golden` are equispaced in angle.
 
     >>> radon = operators.Radon(16, np.arange(8) * np.pi / 8)
     >>> f = losses.Tomography(radon, radon(torch.ones(16, 16)))
@@ -59,7 +59,7 @@ class Tomography(BlockLeastSquares):
 
     def __init__(
         self,
-        radon: Radon,
+        radon: Projector,
         sinogram: Any,
         weights: Any = None,
         sampling: Sampling = iid,
@@ -72,7 +72,7 @@ class Tomography(BlockLeastSquares):
         for name, array in (("the sinogram", sinogram), ("weights", weights)):
             if array is not None and not callable(array) and tuple(array.shape) != radon.out_shape:
                 raise ValueError(f"{name}: shape {tuple(array.shape)}, but {radon} needs {radon.out_shape}")
-        self._order = torch.from_numpy(np.argsort(radon.angles % np.pi, kind="stable")).to(device)
+        self._order = torch.from_numpy(np.argsort(radon.angles % radon.period, kind="stable")).to(device)
         # sinogram and weights may be too large to be read for a checkpoint: a few views stand for them
         self.fingerprint = self._fingerprint()
         self.c = float(radon.view_norms().max()) ** 2 * self._largest_weight()

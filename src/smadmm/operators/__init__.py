@@ -2,6 +2,7 @@
 
 from smadmm.operators.differences import EdgeDifferences, FiniteDifferences
 from smadmm.operators.diffraction import CodedDiffraction, circle_masks, quadrant_masks
+from smadmm.operators.fan.beam import FanBeam
 from smadmm.operators.linear import (
     Adjoint,
     Composition,
@@ -23,6 +24,7 @@ __all__ = [
     "CodedDiffraction",
     "Composition",
     "EdgeDifferences",
+    "FanBeam",
     "FiniteDifferences",
     "Identity",
     "Matrix",

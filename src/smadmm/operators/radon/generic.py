@@ -34,6 +34,23 @@ class View(NamedTuple):
     fraction: Tensor  # PHASES x detectors: ... its share of the next place
     weight: Tensor  # detectors: path length through a row, 0 off the image
 
+    def project(self, images: Tensor) -> Tensor:
+        """slices x height x width -> slices x detectors."""
+        rows = images.mT if self.steep else images
+        bins = images.new_zeros(len(images), self.size)
+        bins.index_add_(1, self.low.flatten(), ((1 - self.w) * rows).flatten(1))
+        bins.index_add_(1, self.high.flatten(), (self.w * rows).flatten(1))
+        return self.weight * torch.lerp(bins[:, self.places], bins[:, self.places + 1], self.fraction).sum(1)
+
+    def back_project(self, y: Tensor) -> Tensor:
+        """The transpose: slices x detectors -> slices x height x width."""
+        values = (self.weight * y)[:, None]
+        bins = y.new_zeros(len(y), self.size)
+        bins.index_add_(1, self.places.flatten(), ((1 - self.fraction) * values).flatten(1))
+        bins.index_add_(1, self.places.flatten() + 1, (self.fraction * values).flatten(1))
+        rows = torch.lerp(bins[:, self.low], bins[:, self.high], self.w)
+        return rows.mT if self.steep else rows
+
 
 def view_of(g: Geometry, cosine: float, sine: float, like: Tensor) -> View:
     """The tables, computed in double precision on the CPU and moved to the device and dtype of `like`."""
@@ -69,22 +86,3 @@ def view_of(g: Geometry, cosine: float, sine: float, like: Tensor) -> View:
         fraction=real(shifted - left),
         weight=real(seen / abs(dominant)),
     )
-
-
-def project(images: Tensor, v: View) -> Tensor:
-    """slices x height x width -> slices x detectors."""
-    rows = images.mT if v.steep else images
-    bins = images.new_zeros(len(images), v.size)
-    bins.index_add_(1, v.low.flatten(), ((1 - v.w) * rows).flatten(1))
-    bins.index_add_(1, v.high.flatten(), (v.w * rows).flatten(1))
-    return v.weight * torch.lerp(bins[:, v.places], bins[:, v.places + 1], v.fraction).sum(1)
-
-
-def back_project(y: Tensor, v: View) -> Tensor:
-    """The transpose: slices x detectors -> slices x height x width."""
-    values = (v.weight * y)[:, None]
-    bins = y.new_zeros(len(y), v.size)
-    bins.index_add_(1, v.places.flatten(), ((1 - v.fraction) * values).flatten(1))
-    bins.index_add_(1, v.places.flatten() + 1, (v.fraction * values).flatten(1))
-    rows = torch.lerp(bins[:, v.low], bins[:, v.high], v.w)
-    return rows.mT if v.steep else rows
