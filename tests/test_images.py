@@ -290,11 +290,11 @@ def test_units_are_recognised_or_said(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["sinogram"], file["theta"] = np.eye(3), few
         file["theta"].attrs["units"] = "deg"
-    assert "degrees (as said)" in read_sinogram(tmp_path / "a.h5").notes[0]
+    assert "degrees (as given)" in read_sinogram(tmp_path / "a.h5").notes[0]
     np.savez(tmp_path / "a.npz", sino=np.eye(3), angles_deg=few, truth=np.eye(2))
     found = read_sinogram(tmp_path / "a.npz")
-    assert "degrees (as said)" in found.notes[0] and found.truth.shape == (2, 2)
-    assert "radians (as said)" in read_sinogram(tmp_path / "a.npz", unit="radians").notes[0]
+    assert "degrees (as given)" in found.notes[0] and found.truth.shape == (2, 2)
+    assert "radians (as given)" in read_sinogram(tmp_path / "a.npz", unit="radians").notes[0]
     np.testing.assert_allclose(read_angles("10:190", 4)[0], [10, 55, 100, 145])
 
 

@@ -13,7 +13,7 @@ Data = Annotated[
 ResultFolder = Annotated[str, typer.Option("--out", help="Folder for image, figure, curves, run.json and report.html.")]
 MethodName = Annotated[str, typer.Option("--method", help="smadmm, sadmm, spider, svrg, asvrg, red-sd or on-red.")]
 PriorName = Annotated[
-    str, typer.Option("--prior", help="A shipped denoiser, a file of weights (.safetensors), tv or none.")
+    str, typer.Option("--prior", help="A shipped denoiser, a file of weights (.safetensors), tv or none; auto chooses.")
 ]
 Strength = Annotated[
     float, typer.Option("--strength", help="Factor on the weight of the prior, which is set from the noise.")

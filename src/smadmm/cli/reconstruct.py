@@ -112,7 +112,7 @@ def reconstruct(
         ),
     ] = None,
     method: MethodName = "smadmm",
-    prior: PriorName = "ridge-ct",
+    prior: PriorName = "auto",
     batch: Annotated[int | None, typer.Option(help="Views per step; by default all.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Iterations per slice (30 without --seconds).")] = None,
     seconds: Annotated[float | None, typer.Option(help="Seconds per slice.")] = None,

@@ -64,7 +64,7 @@ def in_degrees(angles: NDArray[np.float64], unit: str) -> tuple[NDArray[np.float
     if not len(angles) or not np.isfinite(angles).all():
         raise ValueError(f"{int((~np.isfinite(angles)).sum())} of {len(angles)} angles are not finite numbers")
     low, high = float(angles.min()), float(angles.max())
-    how = "as said"
+    how = "as given"
     if unit == "auto":
         unit = "degrees" if max(abs(low), abs(high)) > 2 * math.pi * 1.001 else "radians"
         how = "by their size"

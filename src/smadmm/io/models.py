@@ -43,7 +43,7 @@ def save_model(path: str | os.PathLike[str], model: GraphGuidedClassifier) -> No
 
 
 def _plain(values: object) -> np.ndarray:
-    """Strings as text of fixed length: objects would have to be pickled."""
+    """Strings as text of fixed length: objects could not be read safely."""
     array = np.asarray(values)
     return array.astype(str) if array.dtype == object else array
 

@@ -136,6 +136,12 @@ class GraphGuidedClassifierCV(_Plotted, _Classifier):
 
     The others are those of GraphGuidedClassifier; the solver is "auto". After fit also `path_`, with `alphas`, `losses`
     held out and `unknowns`; `path_plot()` draws it. The held-out loss is the loss of the fit.
+
+    >>> X, y = np.random.default_rng(0).standard_normal((200, 4)), np.repeat([0, 1], 100)
+    >>> X[y == 1, :2] += 2
+    >>> model = GraphGuidedClassifierCV(graph=None, random_state=0).fit(X, y)
+    >>> model.score(X, y) > 0.9, bool(model.alpha_ > 0)
+    (True, True)
     """
 
     alpha = None
@@ -237,6 +243,12 @@ class GraphGuidedRegressorCV(_Plotted, _Regressor):
 
     The parameters are those of GraphGuidedRegressor and, for the path, of GraphGuidedClassifierCV. The held-out loss of
     the robust losses has the scale of the residuals of all rows.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((100, 5))
+    >>> y = 3 * X[:, 0] + rng.standard_normal(100)
+    >>> GraphGuidedRegressorCV(graph=None).fit(X, y).score(X, y) > 0.8
+    True
     """
 
     alpha = None

@@ -138,6 +138,12 @@ class GraphGuidedRegressor(_Regressor):
 
     After fit: `coef_`, `intercept_` in the units of X and y; `scale_` of the residuals; `coef_standardized_`,
     `groups_`, `n_nonzero_`, `alpha_`, `graph_`, `certificate_` as for GraphGuidedClassifier.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((100, 5))
+    >>> y = 3 * X[:, 0] + rng.standard_normal(100)
+    >>> GraphGuidedRegressor(0.5, graph=None).fit(X, y).n_nonzero_
+    1
     """
 
     def __init__(

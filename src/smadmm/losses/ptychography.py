@@ -20,7 +20,14 @@ from smadmm.sampling import Sampling, iid
 
 
 class PtychographyLoss(FiniteSum):
-    """1/n sum_i 1/2 | |F(P_i x[window i])| - y_i |^2."""
+    """1/n sum_i 1/2 | |F(P_i x[window i])| - y_i |^2.
+
+    >>> A = operators.Ptychography(torch.ones(8, 8, dtype=torch.complex64), [(0, 0), (0, 4), (4, 4)])
+    >>> x = torch.ones(12, 12, dtype=torch.complex64)
+    >>> f = losses.PtychographyLoss(A, A(x).abs())
+    >>> float(f.value(x, f.full())) < 1e-8
+    True
+    """
 
     bounded_gradients = False
 

@@ -30,7 +30,12 @@ def shifted(probe: Tensor, rows: float, columns: float) -> Tensor:
 
 
 class Ptychography(Operator):
-    """x -> (F(P_1 x[window 1]), ..., F(P_n x[window n])) on complex objects of `shape`."""
+    """x -> (F(P_1 x[window 1]), ..., F(P_n x[window n])) on complex objects of `shape`.
+
+    >>> probe = torch.ones(8, 8, dtype=torch.complex64)
+    >>> operators.Ptychography(probe, [(0, 0), (0, 4), (4, 0), (4, 4)]).out_shape
+    (4, 8, 8)
+    """
 
     def __init__(self, probe: Tensor, positions: Any, shape: Shape | None = None):
         places = np.asarray(positions, dtype=np.float64)

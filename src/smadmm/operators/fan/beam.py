@@ -58,7 +58,12 @@ def _kernels() -> Any:
 
 @dataclass(frozen=True)
 class FanGeometry:
-    """Where the source and the detectors stand, lengths in `unit`; `curved`: detectors on an arc around the source."""
+    """Where the source and the detectors stand, lengths in `unit`; `curved`: detectors on an arc around the source.
+
+    >>> scanner = smadmm.fan(source_to_axis=400, source_to_detector=600, pitch=1.5)
+    >>> scanner.projector(64, np.arange(12) * np.pi / 6, detectors=90).out_shape
+    (12, 90)
+    """
 
     source_to_axis: float
     source_to_detector: float
@@ -90,6 +95,11 @@ class FanBeam(Projector):
     from each other, and pixel: the width of pixels (None: what a detector sees at the axis), in the unit of the
     distances; centre: offset of the central ray in detectors; curved: detectors on an arc around the source; batch,
     threads, compiled: as for Radon.
+
+    >>> A = operators.FanBeam(32, np.arange(8) * np.pi / 4, 48, source_to_axis=100, source_to_detector=150)
+    >>> x, y = torch.ones(32, 32), torch.ones(8, 48)
+    >>> abs(float((A(x) * y).sum() - (x * A.T(y)).sum())) < 1e-3 * float(A(x).sum())
+    True
     """
 
     period = 2 * math.pi
