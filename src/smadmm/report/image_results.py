@@ -165,20 +165,23 @@ def _remarks(result: ImageResult) -> list[str]:
 def _images(result: ImageResult, title: str) -> Row:
     """The images under their sliders and, beside them, where the prior decides."""
     levels = _levels(result)
-    pictures = {name: gray(image, (levels.low, levels.high)) for name, image in reversed(list(result.shown.items()))}
+    ends = result.limits() if levels is None else (levels.low, levels.high)
+    pictures = {name: gray(image, ends) for name, image in reversed(list(result.shown.items()))}
     row: list[Picture | Compare] = [Compare(title, pictures, levels=levels)]
-    if result.trust is not None and not result.interrupted:
-        white = DIFFERS * (levels.white - levels.black)
+    if levels is not None and result.trust is not None and not result.interrupted:
+        most = DIFFERS * (levels.white - levels.black)
         alt = "map of the difference between the images of two priors, bright where the prior decides"
         words = "The local difference between the images of two priors. Black: none, the data decide. "
-        words += f"White: {white:.3g} {result.unit} or more, a tenth of the image's window."
-        row.append(Picture(gray(result.trust.differs, (0.0, white)), alt, words, "Where the prior decides"))
+        words += f"White: {most:.3g} {result.unit} or more, a tenth of the image's window."
+        row.append(Picture(gray(result.trust.differs, (0.0, most)), alt, words, "Where the prior decides"))
     return Row(row)
 
 
-def _levels(result: ImageResult) -> Levels:
-    """The window, and room on either side as far as there are values."""
+def _levels(result: ImageResult) -> Levels | None:
+    """The window, and room on either side as far as there are values; None where the image has none."""
     (black, white), answer = result.limits(), list(result.shown.values())[-1]
+    if not (black < white and math.isfinite(white - black)):
+        return None
     room = ROOM * (white - black)
     low, high = max(black - room, float(np.nanmin(answer))), min(white + room, float(np.nanmax(answer)))
     return Levels(min(low, black), max(high, white), black, white, result.unit)
