@@ -192,8 +192,10 @@ def _findings(result: ImageResult) -> list[Part]:
     if result.inspection is None:
         return []
     rows = [[f.kind, f.text, "repaired" if f.repaired else "noted"] for f in result.inspection.findings]
-    table = Table("Findings", ["kind", "what was found", "what was done"], rows) if rows else "Nothing was found."
-    return [Heading("What was found in the data"), table]
+    heading, note = Heading("What was found in the data"), "In the slice in the middle." * (len(result.histories) > 1)
+    if not rows:
+        return [heading, f"Nothing to repair. {note}".strip()]
+    return [heading, Table("Findings", ["kind", "what was found", "what was done"], rows, note)]
 
 
 def _evidence(result: ImageResult) -> list[Part]:
@@ -207,15 +209,13 @@ def _evidence(result: ImageResult) -> list[Part]:
             for name, error in sorted(trust.held_out.items(), key=lambda item: item[1])
         ]
         note = f"Images made from the other views predict the {trust.views} that were left out: |Ax - b| / |b| there. "
-        note += "The best comes first. A prior that invents loses to images without one."
+        note += "The best comes first. A prior that invents structure tends to lose to images without one."
         columns = [Column("image"), Column("made by"), Column("error", ".2%")]
         parts.append(Table("Error at views that were left out", columns, rows, note))
     if result.residual is not None:
         low, high = error_limits(result.residual)
-        words = (
-            f"One view per row: black is {low:.3g}, gray zero, white {high:.3g}, in the sinogram's unit. Structure in "
-        )
-        words += "it shows what is wrong with the data or their geometry; rays without weight are as filled in."
+        words = f"Views downwards: black is {low:.3g}, gray zero, white {high:.3g}, in the sinogram's unit. Structure "
+        words += "in it shows what is wrong with the data or their geometry; rays without weight are as filled in."
         alt = "the residual sinogram, gray where the image explains the data"
         picture = Picture(gray(result.residual, (low, high)), alt, words, "Residual sinogram b - Ax")
         parts.append(Row([picture]))
