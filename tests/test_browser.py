@@ -1,5 +1,6 @@
 """The report page in a real browser, Debian's Chromium without a window: what a reader does, and no network."""
 
+import io
 import os
 import re
 import shutil
@@ -8,8 +9,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import smadmm
+from smadmm.imaging.simulation import simulated_sinogram
+from smadmm.io.phantoms import abdomen_image
 from smadmm.paper.index import index
-from smadmm.report import Column, Compare, Curves, Facts, Heading, Measured, Page, Picture, Run, Series, Table, Verdict
+from smadmm.report import (
+    Column,
+    Compare,
+    Curves,
+    Facts,
+    Heading,
+    Levels,
+    Measured,
+    Page,
+    Picture,
+    Run,
+    Series,
+    Table,
+    Verdict,
+)
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -263,6 +281,72 @@ def test_images_to_compare_can_be_chosen(visit, report):
     assert figure.locator(".badge").all_inner_texts() == ["ramp", "flat"]
     figure.get_by_label("Three: image on the left").select_option("flat")
     assert figure.locator("img.right").is_visible()
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory):
+    """A ramp from left to right, of values from -100 to 100, black at -50 and white at 50."""
+    ramp = np.tile(np.linspace(0, 1, 256), (256, 1))
+    path = tmp_path_factory.mktemp("windowed") / "report.html"
+    Page("Window").add(Compare("Ramp", {"a": ramp, "b": ramp}, levels=Levels(-100, 100, -50, 50, "HU"))).write(path)
+    return path
+
+
+def brightness(tab, *values):
+    """What is seen where the ramp has these values, from 0 to 1."""
+    image_module = pytest.importorskip("PIL.Image")
+    shot = image_module.open(io.BytesIO(tab.locator("figure.compare .images").screenshot())).convert("L")
+    return [shot.getpixel((round((v + 100) / 200 * (shot.width - 1)), round(0.8 * shot.height))) / 255 for v in values]
+
+
+@pytest.mark.parametrize("settings", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_black_and_white_of_images_follow_their_sliders(visit, windowed, settings):
+    tab = visit(windowed, settings)
+    black, white = (tab.get_by_role("slider", name=f"Ramp: {name}", exact=True) for name in ("black", "white"))
+    assert brightness(tab, -60, -25, 25, 60) == pytest.approx([0, 0.25, 0.75, 1], abs=0.02)
+    black.focus()
+    for _ in range(125):
+        tab.keyboard.press("ArrowRight")
+    assert black.get_attribute("aria-valuetext") == "0 HU" and tab.locator(".levels output").first.inner_text() == "0"
+    assert brightness(tab, -25, 15, 35, 60) == pytest.approx([0, 0.3, 0.7, 1], abs=0.02)
+    white.focus()
+    tab.keyboard.press("End")
+    assert brightness(tab, -25, 25, 75) == pytest.approx([0, 0.25, 0.75], abs=0.02)
+    black.focus()
+    tab.keyboard.press("End")  # black stays below white
+    assert [black.input_value(), white.input_value()] == ["499", "500"]
+    tab.get_by_role("button", name="Reset black and white").click()
+    assert brightness(tab, -60, -25, 25, 60) == pytest.approx([0, 0.25, 0.75, 1], abs=0.02)
+    tab.get_by_role("slider", name="Ramp: a left of the divider, b right").focus()
+    tab.keyboard.press("Home")
+    assert divider(tab) == pytest.approx(0, abs=0.01)
+
+
+@pytest.fixture(scope="module")
+def scan(tmp_path_factory):
+    """The report of a small scan with a dead detector."""
+    folder = tmp_path_factory.mktemp("scan")
+    sinogram = simulated_sinogram(abdomen_image(64), views=40, snr=40).numpy()
+    sinogram[:, 30] = 0
+    smadmm.reconstruct(sinogram, size=64, iterations=4).save(folder, "smadmm reconstruct scan.h5", "scan.h5")
+    return folder / "report.html"
+
+
+@pytest.mark.parametrize("settings", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_the_report_of_a_scan_shows_what_to_trust(visit, scan, settings):
+    tab = visit(scan, settings)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= settings["viewport"]["width"]
+    alts = [image.get_attribute("alt") for image in tab.locator("img").all()]
+    assert alts[:2] == ["SMADMM", "FBP"] and "bright where the prior decides" in alts[2]
+    assert "the residual sinogram, gray where the image explains the data" in alts
+    for image in tab.locator("img").all():
+        assert image.evaluate("node => node.naturalWidth") > 0
+    assert "detector 30" in tab.get_by_role("region", name="Findings").inner_text()
+    table = tab.get_by_role("region", name="Error at views that were left out").inner_text()
+    assert all(name in table for name in ("ridge-ct", "tv", "FBP", "CGLS"))
+    shown, chart = tab.locator(".row").first.locator("figure").all()
+    beside = chart.bounding_box()["x"] > shown.bounding_box()["x"]
+    assert beside == (settings is DESKTOP)
 
 
 @pytest.mark.parametrize("settings", [DESKTOP, PHONE], ids=["desktop", "phone"])

@@ -111,7 +111,8 @@ def test_a_simulated_slice_gives_everything_promised(slice_file, tmp_path, hu):
     assert float(rows[0]["snr"]) > told["snr_fbp"]  # the image of the trial with held-out views
     assert float(rows[-1]["snr"]) == pytest.approx(told["snr"], abs=1e-3) and rows[-1]["k"] == "10"
     page = (out / "report.html").read_text()
-    assert "Reconstruction of slice.npy" in page and page.count("data:image/png;base64,") == 4  # 3 images, figure
+    assert "Reconstruction of slice.npy" in page
+    assert page.count("data:image/png;base64,") == 6  # 3 images, map, figure, residual
 
 
 @pytest.mark.slow
@@ -371,6 +372,25 @@ def test_a_volume_goes_on_from_the_slice_and_iteration_it_stopped_in(tmp_path, m
     np.testing.assert_array_equal(whole.image, resumed.image)
     assert [row["snr"] for row in whole.slices] == [row["snr"] for row in resumed.slices]
     np.testing.assert_array_equal(whole.shown["FBP"], resumed.shown["FBP"])
+    np.testing.assert_array_equal(whole.residual, resumed.residual)
+
+
+def test_the_residual_is_what_the_image_leaves_of_the_data():
+    sinogram = simulated_sinogram(abdomen_image(SIZE), views=VIEWS, snr=40)
+    result = reconstruct(sinogram, size=SIZE, iterations=3, raw=True, center=0.0)
+    left = sinogram - half_turn(result.image, VIEWS)(result.image)
+    np.testing.assert_allclose(result.residual, left, atol=1e-4 * float(sinogram.max()))
+    assert np.linalg.norm(result.residual) / np.linalg.norm(sinogram) == pytest.approx(
+        result.mean("residual"), rel=1e-3
+    )
+
+
+def test_a_large_residual_is_made_small_by_means_over_equal_blocks():
+    rows = torch.arange(1030.0 * 40).reshape(1030, 40)
+    small = sinograms.small_mean(rows)
+    assert small.shape == (344, 40)
+    torch.testing.assert_close(small[:343], rows[:1029].reshape(343, 3, 40).mean(1))
+    torch.testing.assert_close(small[343], rows[1029])
 
 
 @pytest.mark.slow

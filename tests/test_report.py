@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from smadmm.imaging.inspection import Finding, Inspection
+from smadmm.imaging.result import ImageResult
+from smadmm.imaging.trial import Trust
 from smadmm.paper.stored_parts import as_json, from_json
 from smadmm.report import (
     Column,
@@ -17,9 +21,11 @@ from smadmm.report import (
     Curves,
     Facts,
     Heading,
+    Levels,
     Measured,
     Page,
     Picture,
+    Row,
     Run,
     Series,
     Table,
@@ -29,6 +35,7 @@ from smadmm.report import (
     png,
 )
 from smadmm.report.page import anchors, part_html
+from smadmm.running import History
 
 NASTY = "</script><script>alert(1)</script> \" ' & <b> \u2028"
 
@@ -76,7 +83,8 @@ def everything():
         Table(NASTY, [NASTY, Column("a", ".1f", "lower")], [[NASTY, Measured(1.0, 2.0, 0.1)]], NASTY),
         curves(note=NASTY),
         Picture(image, NASTY, NASTY),
-        Compare(NASTY, {NASTY: image, "b": image}, NASTY),
+        Compare(NASTY, {NASTY: image, "b": image}, NASTY, Levels(0, 1, 0.2, 0.8, NASTY)),
+        Row([Picture(image, NASTY, NASTY, NASTY), Compare(NASTY, {NASTY: image, "b": image})]),
         Verdict(NASTY, "holds", NASTY),
         Run(NASTY, 1.0, 0, NASTY, {NASTY: NASTY}),
     ]
@@ -172,7 +180,7 @@ def test_image_bytes_must_be_png_or_jpeg(tmp_path):
 
 def test_parts_survive_json(tmp_path):
     (tmp_path / "a.png").write_bytes(png(np.zeros((2, 2))))
-    parts = [p for p in everything() if not isinstance(p, Picture | Compare)]
+    parts = [p for p in everything() if not isinstance(p, Picture | Compare | Row)]
     parts += [Picture("a.png", "words"), Compare("two", {"a": "a.png", "b": "a.png"})]
     stored = json.loads(json.dumps([as_json(part) for part in parts], allow_nan=False))
     read = [from_json(value, tmp_path) for value in stored]
@@ -199,6 +207,7 @@ def test_json_is_refused_with_the_reason(tmp_path):
         (lambda: Table("t", ["a"], [[1, 2]]), "2 cells for 1 columns"),
         (lambda: Compare("c", {"a": ""}), "two images"),
         (lambda: Heading("h", 1), "level 2 or 3"),
+        (lambda: Levels(0, 1, 0.8, 0.2), "in this order, got 0, 0.8, 0.2, 1"),
     ],
 )
 def test_parts_refuse_what_cannot_be_shown(make, message):
@@ -212,3 +221,65 @@ def test_page_is_written_whole(tmp_path):
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert html == page.html() and "<code>smadmm x</code>" in html and f"torch {torch.__version__}" in html
     assert [file.name for file in Path(tmp_path).iterdir()] == ["report.html"]
+
+
+def found_result(**changes):
+    """An image with findings, a trial and a residual."""
+    rows = np.linspace(0, 1, 12 * 40, dtype=np.float32).reshape(12, 40)
+    findings = (Finding("detectors", "detector 7 is dead: no weight", True), Finding("range", NASTY, False))
+    look = Inspection(np.arange(12.0), 0.0, 0.1, 1.0, rows, None, 0.01, False, True, findings)
+    image = np.linspace(0, 2, 30 * 30, dtype=np.float32).reshape(30, 30)
+    errors = {"ridge-ct": 0.0213, "tv": 0.0123, "FBP": 0.0471, "CGLS": 0.0345}
+    trust = Trust(errors, 3, "tv", 10.0, 0.02, 0.01 * image)
+    row = {"iterations": 1, "sfo": 5, "seconds": 0.1, "residual": 0.1, "residual_fbp": 0.2, "stopped": "done"}
+    settings = {"method": "smadmm", "prior": "tv", "views": 12, "seed": 0, "total_seconds": 1.0}
+    history = History({"k": [0, 1], "sfo": [0, 5], "seconds": [0.0, 0.1], "residual": [0.2, 0.1]})
+    notes = (*(finding.text for finding in findings), *trust.notes())
+    shown = {"FBP": 0.9 * image, "SMADMM": image}
+    told = {"notes": notes, "warnings": ("angles look odd",), "inspection": look, "trust": trust}
+    result = ImageResult("Reconstruction", image, shown, [row], [history], settings, **told, residual=rows - 0.5)
+    return replace(result, **changes)
+
+
+def test_the_report_of_an_image_says_what_to_trust(tmp_path):
+    pytest.importorskip("tifffile")
+    result = found_result()
+    result.save(tmp_path, "smadmm reconstruct scan.h5", "scan.h5")
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    headings = re.findall(r"<h2[^>]*>(.*?)</h2>", html)
+    assert headings == ["Result", "What was found in the data", "What speaks for the image", "The run"]
+    assert html.count("detector 7 is dead: no weight</td><td>repaired</td>") == 1 and "<td>noted</td>" in html
+    assert html.count("detector 7 is dead") == 1  # in the table, and not once more among the notes
+    assert "<p>Warning: angles look odd</p>" in html and "no image fits better than to 2.00%" in html
+    errors = re.findall(r'<th scope="row">(\S+)</th><td>([^<]*)</td><td class="number">([\d.]+%)</td>', html)
+    assert [(name, error) for name, _, error in errors] == [
+        ("tv", "1.23%"), ("ridge-ct", "2.13%"), ("CGLS", "3.45%"), ("FBP", "4.71%")]  # fmt: skip
+    assert errors[0][1] == "prior, taken" and errors[1][1] == "prior"
+    assert "black is -0.496, gray zero, white 0.496" in html and "Where the prior decides" in html
+    trust = json.loads((tmp_path / "run.json").read_text())["trust"]
+    assert trust["held_out"]["FBP"] == 0.0471 and {**trust, "held_out": 0} == {
+        "held_out": 0, "views": 3, "prior": "tv", "strength": 10.0, "misfit": 0.02}  # fmt: skip
+    assert "held-out views 1.23%" in repr(result)
+
+
+def test_pictures_keep_room_for_other_windows(tmp_path):
+    pytest.importorskip("tifffile")
+    found_result(window=(0.5, 1.0), inspection=None, trust=None, residual=None).save(tmp_path)
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    figure = next(attributes for _, attributes in Outline(html).tags if attributes.get("class") == "compare")
+    ends = [float(figure[f"data-{name}"]) for name in ("low", "black", "white", "high")]
+    assert ends == [0.25, 0.5, 1.0, 1.25] and "What speaks for the image" not in html and "Findings" not in html
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_an_image_of_no_numbers_is_still_reported(tmp_path):
+    pytest.importorskip("tifffile")
+    image = np.full((30, 30), np.nan, np.float32)
+    found_result(shown={"FBP": image, "SMADMM": image}).save(tmp_path)
+    assert 'data-low="' not in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_map_follows_the_unit_of_the_image_without_its_offset():
+    result = found_result()
+    other = result.in_unit("HU", lambda x: 2500 * x - 1000, (-300.0, 450.0))
+    np.testing.assert_allclose(other.trust.differs, 2500 * result.trust.differs, atol=1e-3)

@@ -37,7 +37,17 @@ from smadmm.imaging.pnp import METHODS, Method
 from smadmm.imaging.priors import Prior, find_prior
 from smadmm.imaging.result import DataWarning, ImageResult
 from smadmm.imaging.simulation import refuse_noise
-from smadmm.imaging.sinograms import BackProjections, Rows, pieces, read, root_mean_square, sample, sampled, some
+from smadmm.imaging.sinograms import (
+    BackProjections,
+    Rows,
+    pieces,
+    read,
+    root_mean_square,
+    sample,
+    sampled,
+    small_mean,
+    some,
+)
 from smadmm.imaging.slices import WARM, Scan, judged
 from smadmm.imaging.trial import FEWEST_VIEWS, Trust, settled, trial_of
 from smadmm.io.files import atomic_write, output_folder, read_arrays, write_arrays
@@ -330,6 +340,7 @@ class Finished:
         self.rows: dict[int, dict[str, Any]] = {}
         self.histories: dict[int, History] = {}
         self.fbps: dict[int, NDArray[np.float32]] = {}  # of the slice to show
+        self.residuals: dict[int, NDArray[np.float32]] = {}  # its b - A x, where b is in memory
         shape = (count, *np.empty((scan.radon.height, scan.radon.width), bool)[scan.seen].shape)
         self.folder = None if folder is None else Path(folder)
         if self.folder is None:
@@ -372,6 +383,8 @@ class Finished:
         self.histories[number] = History({k: [math.nan if v is None else v for v in c] for k, c in columns.items()})
         if "fbp" in arrays:
             self.fbps[number] = arrays["fbp"]
+        if "residual" in arrays:
+            self.residuals[number] = arrays["residual"]
 
     def __contains__(self, number: int) -> bool:
         return number in self.rows
@@ -405,10 +418,14 @@ class Finished:
         self.rows[number], self.histories[number], self.interrupted = row, result.history, result.interrupted
         if number == self.middle or result.interrupted:
             self.fbps[number] = (self.scan.scale * images[None]).numpy()[self.scan.seen]
+            if isinstance(images.rows, Tensor):
+                left = images.rows - self.scan.radon(result.x.detach().cpu())
+                self.residuals[number] = small_mean(self.scan.scale * left).numpy()
         if self.folder is not None and not result.interrupted:
             if isinstance(self.images, np.memmap):
                 self.images.flush()
-            shown = {"fbp": self.fbps[number]} if number == self.middle else {}
+            kept = {"fbp": self.fbps, "residual": self.residuals} if number == self.middle else {}
+            shown = {name: found[number] for name, found in kept.items() if number in found}
             write_arrays(self.folder / f"slice_{number:04d}.npz", shown, [row, result.history.columns])
             (self.folder / f"slice_{number:04d}.checkpoint").unlink(missing_ok=True)
 
@@ -447,6 +464,7 @@ class Finished:
             interrupted=self.interrupted,
             unit=f"attenuation per {settings['geometry']['unit'] if settings['geometry'] else 'pixel'}",
             inspection=look,
+            residual=self.residuals.get(number),
             trust=None if self.trust is None else replace(self.trust, differs=self.trust.differs[self.scan.seen]),
         )
 

@@ -40,6 +40,7 @@ class ImageResult:
     unit: str = "attenuation per pixel"
     inspection: Any = None  # of the slice that is shown: smadmm.imaging.Inspection, where it was made
     trust: Any = None  # smadmm.imaging.Trust of that slice, where views were held out
+    residual: Array | None = None  # b - A x of that slice, in the sinogram's unit, where it is in memory
     window: Limits | None = field(default=None)  # black and white of pictures; None: quantiles of the answer
 
     @property
@@ -62,6 +63,8 @@ class ImageResult:
         if "residual" in self:
             noise = f" (noise {self.mean('relative_noise'):.2%})" if "relative_noise" in self else ""
             parts.append(f"residual {self.mean('residual'):.2%}{noise}")
+        if self.trust is not None:
+            parts.append(f"held-out views {self.trust.held_out[self.trust.prior]:.2%}")
         if self.slices:
             per = " per slice" if len(self.slices) > 1 else ""
             parts.append(f"{self.mean('iterations'):g} iterations, {self.mean('seconds'):.1f} s{per}")
@@ -80,7 +83,10 @@ class ImageResult:
     def in_unit(self, unit: str, convert: Callable[[Any], Any], window: Limits) -> ImageResult:
         """The same result in another unit, as `convert` makes it."""
         shown = {name: convert(image) for name, image in self.shown.items()}
-        return replace(self, image=convert(self.image), shown=shown, unit=unit, window=window)
+        trust = self.trust
+        if trust is not None:  # a difference has no offset
+            trust = replace(trust, differs=convert(trust.differs) - convert(np.zeros_like(trust.differs)))
+        return replace(self, image=convert(self.image), shown=shown, unit=unit, window=window, trust=trust)
 
     def plot(self) -> Any:
         """A matplotlib figure: the images side by side, their difference, and a detail of each."""

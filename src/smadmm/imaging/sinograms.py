@@ -21,6 +21,7 @@ IN_MEMORY = 2**28  # bytes of a sinogram that is read at once; larger ones stay 
 PIECE = 256  # views together
 TOP = 0.999  # the quantile that becomes 1
 MOST_NOISE = 2.5  # of the first image, in units of what the denoiser is made for
+SMALL = 512  # views, and detectors, of a sinogram to look at
 QUIETEST = 1e-3  # noise is never taken for less than this share of the sinogram (60 dB)
 
 Rows = Any  # one sinogram: a tensor views x detectors, or `Views` of an array that is too large for memory
@@ -75,6 +76,12 @@ def residual(radon: Projector, rows: Rows, x: Tensor) -> float:
         error += float((radon.forward_views(x, numbers) - b).double().square().sum())
         size += float(b.double().square().sum())
     return math.sqrt(error / size)
+
+
+def small_mean(rows: Tensor) -> Tensor:
+    """Means over blocks of rays of one size, so that at most SMALL remain each way."""
+    block = [-(-n // SMALL) for n in rows.shape]
+    return torch.nn.functional.avg_pool2d(rows[None], block, ceil_mode=True)[0]
 
 
 def root_mean_square(rows: Rows) -> float:

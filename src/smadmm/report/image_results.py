@@ -4,6 +4,9 @@ image.npy, image.tif (32-bit numbers), image.png; figure.png and curves.png wher
 run.json; report.html. A complex image is image_complex.npy, and its modulus stands for it elsewhere. A volume is a
 stack, written slice by slice; figure, picture and page show the slice in its middle. Every file is written whole or not
 at all.
+
+The page says what was found in the data and repaired, shows the image beside a map of where the prior decides, what the
+image leaves of the data, and how well views that were left out are predicted.
 """
 
 from __future__ import annotations
@@ -20,11 +23,28 @@ from torch import Tensor
 from smadmm.extras import needs
 from smadmm.imaging.result import ImageResult
 from smadmm.io.files import atomic_write, output_folder, write_array, write_csv, write_json
-from smadmm.report.figures import comparison, curves, not_drawn, write_figure
+from smadmm.report.figures import comparison, curves, error_limits, not_drawn, write_figure
 from smadmm.report.page import Page
-from smadmm.report.parts import Column, Compare, Curves, Facts, Heading, Picture, Run, Series, Table, environment
+from smadmm.report.parts import (
+    Column,
+    Compare,
+    Curves,
+    Facts,
+    Heading,
+    Levels,
+    Part,
+    Picture,
+    Row,
+    Run,
+    Series,
+    Table,
+    environment,
+)
 from smadmm.report.pictures import gray, png
 
+ROOM = 0.5  # of the window, on either side of it, that pictures keep for a reader who moves it
+DIFFERS = 0.1  # of the window: what is white on the map of where the prior decides
+TRUST = ("held_out", "views", "prior", "strength", "misfit")
 NUMBERS = ("snr", "ssim", "snr_fbp", "ssim_fbp", "snr_fit", "ssim_fit", "residual", "residual_fbp", "relative_noise",
            "iterations", "sfo", "seconds", "rho", "noise")  # fmt: skip
 LABELS = {"snr": "SNR (dB)", "residual": "|Ax - b| / |b|", "objective": "objective F(x) + h(y)",
@@ -48,6 +68,8 @@ def write_image_result(result: ImageResult, folder: str | os.PathLike[str], comm
     content = {"command": command, "version": smadmm.__version__, "input": name, **result.settings}
     content |= {number: result.mean(number) for number in NUMBERS if number in result}
     content |= {"unit": result.unit, "notes": [*result.notes, *result.warnings], "slices": result.slices}
+    if result.trust is not None:
+        content["trust"] = {name: getattr(result.trust, name) for name in TRUST}
     if len(result.slices) == 1:
         content |= {key: result.slices[0][key] for key in ("iterations", "sfo", "stopped")}
     write_json(target / "run.json", content)
@@ -120,17 +142,84 @@ def _page(result: ImageResult, content: dict[str, Any], column: str, figure: byt
         f"{result.verb} of {content['input'] or 'an array'}",
         f"{count} image{'s' if count > 1 else ''} of {height} x {width} pixels from {data}, in {result.unit}.",
     )
-    pictures = {name: gray(image, result.limits()) for name, image in reversed(list(result.shown.items()))}
     title = f"Slice {count // 2}" if count > 1 else "The image"
-    page.add(*content["notes"], Heading("Result"), _quality(result), Compare(title, pictures))
+    page.add(*_remarks(result), Heading("Result"), _quality(result), _images(result, title))
     if figure is not None:
         page.add(Picture(figure, "the images side by side, with a detail of each", "figure.png"))
+    page.add(*_findings(result), *_evidence(result))
     page.add(Heading("The run"), *_curves(result, column))
     shown = {name: value for name, value in content.items() if isinstance(value, (str, int, float)) and value != ""}
     hidden = ("command", "version", "input", "total_seconds", "seed", *NUMBERS[:8])
     page.add(Facts({name: value for name, value in shown.items() if name not in hidden}, "Settings and cost"))
     made = Run(content["command"] or "in Python", settings["total_seconds"], settings["seed"], content["version"])
     return page.add(replace(made, environment=environment()))
+
+
+def _remarks(result: ImageResult) -> list[str]:
+    """Warnings, and the notes that have no table of their own."""
+    told = [] if result.inspection is None else [finding.text for finding in result.inspection.findings]
+    told += [] if result.trust is None else [str(result.trust)]
+    return [*(f"Warning: {text}" for text in result.warnings), *(text for text in result.notes if text not in told)]
+
+
+def _images(result: ImageResult, title: str) -> Row:
+    """The images under their sliders and, beside them, where the prior decides."""
+    levels = _levels(result)
+    ends = result.limits() if levels is None else (levels.low, levels.high)
+    pictures = {name: gray(image, ends) for name, image in reversed(list(result.shown.items()))}
+    row: list[Picture | Compare] = [Compare(title, pictures, levels=levels)]
+    if levels is not None and result.trust is not None and not result.interrupted:
+        most = DIFFERS * (levels.white - levels.black)
+        alt = "map of the difference between the images of two priors, bright where the prior decides"
+        words = "The local difference between the images of two priors. Black: none, the data decide. "
+        words += f"White: {most:.3g} {result.unit} or more, a tenth of the image's window."
+        row.append(Picture(gray(result.trust.differs, (0.0, most)), alt, words, "Where the prior decides"))
+    return Row(row)
+
+
+def _levels(result: ImageResult) -> Levels | None:
+    """The window, and room on either side as far as there are values; None where the image has none."""
+    (black, white), answer = result.limits(), list(result.shown.values())[-1]
+    if not (black < white and math.isfinite(white - black)):
+        return None
+    room = ROOM * (white - black)
+    low, high = max(black - room, float(np.nanmin(answer))), min(white + room, float(np.nanmax(answer)))
+    return Levels(min(low, black), max(high, white), black, white, result.unit)
+
+
+def _findings(result: ImageResult) -> list[Part]:
+    """What a look at the data found, and what was done."""
+    if result.inspection is None:
+        return []
+    rows = [[f.kind, f.text, "repaired" if f.repaired else "noted"] for f in result.inspection.findings]
+    heading, note = Heading("What was found in the data"), "In the slice in the middle." * (len(result.histories) > 1)
+    if not rows:
+        return [heading, f"Nothing to repair. {note}".strip()]
+    return [heading, Table("Findings", ["kind", "what was found", "what was done"], rows, note)]
+
+
+def _evidence(result: ImageResult) -> list[Part]:
+    """Views that were left out, and what the image leaves of the data."""
+    parts: list[Part] = []
+    if result.trust is not None:
+        trust = result.trust
+        kinds = {"FBP": "filtered back-projection, Hann window", "CGLS": "least squares, without prior"}
+        rows = [
+            [name, kinds.get(name, "prior, taken" if name == trust.prior else "prior"), error]
+            for name, error in sorted(trust.held_out.items(), key=lambda item: item[1])
+        ]
+        note = f"Images made from the other views predict the {trust.views} that were left out: |Ax - b| / |b| there. "
+        note += "The best comes first. A prior that invents structure tends to lose to images without one."
+        columns = [Column("image"), Column("made by"), Column("error", ".2%")]
+        parts.append(Table("Error at views that were left out", columns, rows, note))
+    if result.residual is not None:
+        low, high = error_limits(result.residual)
+        words = f"Views downwards: black is {low:.3g}, gray zero, white {high:.3g}, in the sinogram's unit. Structure "
+        words += "in it shows what is wrong with the data or their geometry; rays without weight are as filled in."
+        alt = "the residual sinogram, gray where the image explains the data"
+        picture = Picture(gray(result.residual, (low, high)), alt, words, "Residual sinogram b - Ax")
+        parts.append(Row([picture]))
+    return [Heading("What speaks for the image"), *parts] if parts else []
 
 
 def _curves(result: ImageResult, *columns: str) -> list[Curves]:

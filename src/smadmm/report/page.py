@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -27,6 +27,7 @@ from smadmm.report.parts import (
     Measured,
     Part,
     Picture,
+    Row,
     Run,
     Table,
     Verdict,
@@ -36,7 +37,7 @@ from smadmm.report.pictures import data_uri
 
 MARKS = {"holds": "✓", "holds in part": "◐", "does not hold here": "✗"}
 NOTHING = "-"
-SCRIPTS = ("axes.js", "curves.js", "compare.js")
+SCRIPTS = ("axes.js", "curves.js", "compare.js", "levels.js")
 
 
 @dataclass
@@ -226,7 +227,8 @@ def _curves(part: Curves) -> str:
 
 def _picture(part: Picture) -> str:
     image = f'<img src="{data_uri(part.image)}" alt="{escape(part.alt)}">'
-    return f'<figure class="picture">{image}{_note(part.caption)}</figure>'
+    title = f"<h3>{escape(part.title)}</h3>" if part.title else ""
+    return f'<figure class="picture">{title}{image}{_note(part.caption)}</figure>'
 
 
 def _compare(part: Compare) -> str:
@@ -235,12 +237,21 @@ def _compare(part: Compare) -> str:
         f'<img src="{data_uri(image)}" alt="{escape(label)}" data-label="{escape(label)}">'
         for label, image in part.images.items()
     )
+    levels = (
+        ""
+        if part.levels is None
+        else "".join(f' data-{name}="{escape(str(value))}"' for name, value in asdict(part.levels).items())
+    )
     return (
-        f'<figure class="compare"><h3>{escape(part.title)}</h3><div class="images">{images}</div>'
+        f'<figure class="compare"{levels}><h3>{escape(part.title)}</h3><div class="images">{images}</div>'
         f'<input type="range" min="0" max="100" value="50" step="any" '
         f'aria-label="{escape(part.title)}: {escape(labels[0])} left of the divider, {escape(labels[1])} right">'
         f"{_note(part.note)}</figure>"
     )
+
+
+def _row(part: Row) -> str:
+    return f'<div class="row">{"".join(map(part_html, part.parts))}</div>'
 
 
 def _verdict(part: Verdict) -> str:
@@ -272,6 +283,7 @@ SHOW: dict[type, Callable[[Any], str]] = {
     Curves: _curves,
     Picture: _picture,
     Compare: _compare,
+    Row: _row,
     Verdict: _verdict,
     Run: _run,
 }

@@ -146,11 +146,34 @@ class Picture:
     image: Image
     alt: str
     caption: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What the values 0 and 1 of images stand for, and which values are black and white until the reader moves them.
+
+    >>> Levels(-1000, 1500, black=-300, white=450, unit="HU").unit
+    'HU'
+    """
+
+    low: float
+    high: float
+    black: float
+    white: float
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.black < self.white <= self.high:
+            order = ", ".join(f"{value:g}" for value in (self.low, self.black, self.white, self.high))
+            raise ValueError(f"low, black, white and high must be in this order, got {order}")
 
 
 @dataclass(frozen=True)
 class Compare:
     """Two or more images of one size under a slider; the first two are shown, the others can be chosen.
+
+    With `levels` black and white of all of them have sliders, too.
 
     >>> part = Compare("Two images", {"one": np.zeros((4, 4)), "other": np.ones((4, 4))})
     >>> sorted(part.images)
@@ -160,10 +183,22 @@ class Compare:
     title: str
     images: Mapping[str, Image]
     note: str = ""
+    levels: Levels | None = None
 
     def __post_init__(self) -> None:
         if len(self.images) < 2:
             raise ValueError(f"{self.title}: two images are needed to compare, got {len(self.images)}")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Pictures beside each other where the screen is wide enough.
+
+    >>> len(Row([Picture(np.eye(4), "a diagonal"), Picture(np.ones((4, 4)), "white")]).parts)
+    2
+    """
+
+    parts: Sequence[Picture | Compare]
 
 
 @dataclass(frozen=True)
@@ -198,7 +233,7 @@ class Run:
     environment: Mapping[str, str | float | None] | None = None
 
 
-Part = str | Heading | Facts | Table | Curves | Picture | Compare | Verdict | Run  # a str is a paragraph
+Part = str | Heading | Facts | Table | Curves | Picture | Compare | Row | Verdict | Run  # a str is a paragraph
 
 
 def environment() -> dict[str, str | float | None]:
