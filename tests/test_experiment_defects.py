@@ -26,7 +26,8 @@ def test_it_leaves_verdicts_and_tables(data, tmp_path, monkeypatch):
     pytest.importorskip("skimage")
     chosen = ("clean", "dead", "photons 1e4", "together")
     monkeypatch.setattr(scan_defects, "CASES", {name: CASES[name] for name in chosen})
-    monkeypatch.setattr(scan_defects_runs, "VIEWS", 60)
+    monkeypatch.setattr(scan_defects_runs, "VIEWS", 45)
+    monkeypatch.setattr(scan_defects_runs, "_compile", lambda: None)
     monkeypatch.setattr(scan_defects, "QUICK", ((64,), 1, 3))
     request = Request(tmp_path, data, quick=True, progress=False)
     rows = reproduce(scan_defects.SCAN_DEFECTS, request)
@@ -49,7 +50,9 @@ def test_defects_are_what_their_names_say(data):
     assert changed["dead"].any(0).sum() == 3 and changed["noisy"].any(0).sum() == 2
     assert changed["lost view"].any(1).sum() == 1 and 0 < changed["zingers"].sum() < 40
     assert all(changed[name].mean() > 0.5 for name in CASES if name.startswith("axis"))  # where the object is
-    assert all(changed[name].all() for name in CASES if name.startswith(("gains", "offsets", "photons", "together")))
+    assert all(
+        changed[name].all() for name in CASES if name.startswith(("gains", "scaled", "offsets", "photons", "together"))
+    )
     assert np.allclose(measured(truth, CASES["air"], 0) - clean, 0.05 * clean.max(), rtol=1e-3)
 
 

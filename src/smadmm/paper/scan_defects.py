@@ -33,10 +33,9 @@ def defect_jobs(request: Request) -> list[DefectRun]:
     for size in sizes:
         found = read_slices(request.data, "train", size)
         chosen = [int((i + 0.5) / slices * len(found)) for i in range(slices)]
-        mark = fingerprint([found[image] for image in chosen])
         jobs += [
-            DefectRun("defect", case, image, size, request.seed + number, mark)
-            for number, image in enumerate(chosen)
+            DefectRun("defect", case, image, size, request.seed + image, fingerprint([found[image]]))
+            for image in chosen
             for case in CASES
         ]
     mark = fingerprint(read_slices(request.data, "train", SMALL))
@@ -57,7 +56,8 @@ def chapter(found: Findings) -> list[Part]:
     defects, alarms = (some(found.rows, kind=kind) for kind in ("defect", "alarm"))
     parts: list[Part] = [
         "SNR in dB, means over training slices; seconds are those of the processor, of one thread, all methods in turn "
-        "on the same data, with nothing told. `raw` takes data as they are; `told` knows the number of photons.",
+        "on the same data, with nothing told. `raw` takes data as they are; `told` knows the number of photons, or "
+        "that there are values below zero.",
         *_verdicts(defects),
         _false_alarms(alarms),
     ]

@@ -2,7 +2,7 @@
 
     FBP, hann FBP   filtered back-projection, axis in the middle      raw      `reconstruct(..., raw=True)`
     TV              `reconstruct(..., prior="tv")`                    default  `reconstruct(sinogram, angles, size=N)`
-    told            where photons are counted: the default with `photons=`
+    told            where photons are counted the default with `photons=`, of values below zero with `bounds=`
 
 180 views over half a turn, Gaussian noise of 50 dB unless photons are counted. Detectors and rays are spoilt after the
 noise, so that a scan with its gains or offsets told is the clean one. An alarm is a clean sinogram of an object that
@@ -71,7 +71,7 @@ def _lost(b: Sinogram, rng: Rng) -> Sinogram:
     return b
 
 
-def _gains(size: float) -> Callable[[Sinogram, Rng], Sinogram]:
+def _scaled(size: float) -> Callable[[Sinogram, Rng], Sinogram]:
     return lambda b, rng: b * (1 + size * rng.standard_normal(b.shape[1]))
 
 
@@ -84,7 +84,7 @@ def _air(size: float) -> Callable[[Sinogram, Rng], Sinogram]:
 
 
 def _all(b: Sinogram, rng: Rng) -> Sinogram:
-    for spoil in (_gains(0.01), _offsets(0.003), _air(0.02), _zingers(0.0005), _dead, _lost):
+    for spoil in (_scaled(0.01), _offsets(0.003), _air(0.02), _zingers(0.0005), _dead, _lost):
         b = spoil(b, rng)
     return b
 
@@ -97,6 +97,7 @@ class Case:
     spoil: Callable[[Sinogram, Rng], Sinogram] = _unspoilt
     center: float = 0.0
     photons: float | None = None
+    gains: float = 0.0  # spread of what detectors multiply intensities by
     lowered: float = 0.0  # taken off what is not air
 
 
@@ -109,15 +110,17 @@ CASES = {
     "noisy": Case("two detectors read noise", _noisy),
     "zingers": Case("0.1 % of the rays hit", _zingers(0.001)),
     "lost view": Case("one view lost", _lost),
-    "gains 1": Case("gains off by 1 %", _gains(0.01)),
-    "gains 5": Case("gains off by 5 %", _gains(0.05)),
+    "gains 1": Case("gains of intensities off by 1 %", gains=0.01),
+    "gains 5": Case("gains of intensities off by 5 %", gains=0.05),
+    "scaled 1": Case("line integrals of detectors scaled by 1 %", _scaled(0.01)),
+    "scaled 5": Case("line integrals of detectors scaled by 5 %", _scaled(0.05)),
     "offsets 0.3": Case("offsets of 0.3 % of the largest value", _offsets(0.003)),
     "offsets 1.5": Case("offsets of 1.5 % of the largest value", _offsets(0.015)),
     "air": Case("air at 5 % of the largest value", _air(0.05)),
     "photons 1e5": Case("100,000 photons per ray", photons=1e5),
     "photons 1e4": Case("10,000 photons per ray", photons=1e4),
     "negative": Case("values below zero", lowered=0.3),
-    "together": Case("all together, of moderate size", _all, center=3, photons=1e5),
+    "together": Case("all together, of moderate size", _all, center=3, photons=1e5, gains=0.01),
 }
 
 
@@ -146,7 +149,7 @@ def run_defect(job: DefectRun, data: str | None) -> dict[str, Any]:
     b = measured(truth, case, job.seed)
     _compile()
     row: dict[str, Any] = {}
-    for name, method in _methods(b, truth, case.photons).items():
+    for name, method in _methods(b, truth, case).items():
         begin = time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -163,20 +166,22 @@ def projector(size: int, views: int, detectors: int, center: float = 0.0) -> Rad
 def measured(truth: Tensor, case: Case, seed: int) -> Sinogram:
     """The sinogram of a slice, in units of its pixels, with noise and what spoils it."""
     size, rng = len(truth), Rng(seed, 2**57)
+    unit = attenuation_per_pixel(FIELD / size)
     clean = projector(size, VIEWS, round(1.02 * math.sqrt(2) * size), case.center)(truth)
     if case.photons is None:
         b = with_noise(clean, DECIBEL, torch.from_numpy(rng.standard_normal(clean.shape, dtype=np.float32))).numpy()
     else:
-        unit = attenuation_per_pixel(FIELD / size)
         counts = rng.poisson(case.photons * np.exp(-unit * clean.double().numpy()))
         b = -np.log(np.maximum(counts, 0.5) / case.photons) / unit
+    if case.gains:
+        b = b - np.log1p(case.gains * rng.standard_normal(b.shape[1])) / unit
     return case.spoil(b.astype(np.float32), rng).astype(np.float32)
 
 
 Images = Callable[[], tuple[Tensor, tuple[str, ...]]]
 
 
-def _methods(b: Sinogram, truth: Tensor, photons: float | None) -> dict[str, Images]:
+def _methods(b: Sinogram, truth: Tensor, case: Case) -> dict[str, Images]:
     """By name: the image, and what was noted."""
     size, radon = len(truth), projector(len(truth), len(b), b.shape[1])
     unit, degrees = attenuation_per_pixel(FIELD / size), np.arange(len(b)) * (180 / len(b))
@@ -195,14 +200,18 @@ def _methods(b: Sinogram, truth: Tensor, photons: float | None) -> dict[str, Ima
         "raw": verb(raw=True),
         "default": verb(),
     }
-    return methods if photons is None else methods | {"told": verb(unit, photons=photons)}
+    if case.photons is not None:
+        methods["told"] = verb(unit, photons=case.photons)
+    if case.lowered:
+        methods["told"] = verb(bounds=(-math.inf, math.inf))
+    return methods
 
 
 @lru_cache(maxsize=1)
 def _compile() -> None:
     """Run the kernels once, those of weighted rays too."""
     truth = foam(64, Rng(0, 2**55))
-    for method in _methods(measured(truth, CASES["dead"], 0), truth, None).values():
+    for method in _methods(measured(truth, CASES["dead"], 0), truth, CASES["dead"]).values():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             method()
