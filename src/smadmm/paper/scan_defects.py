@@ -70,7 +70,7 @@ def chapter(found: Findings) -> list[Part]:
             lines.append([CASES[case].title, *(_mean(own, name) for name in NAMES), *seconds])
         heads = [Column(name, ".2f", "higher") for name in NAMES.values()]
         heads += [Column(f"{name}, s", ".1f", "lower") for name in ("TV", "raw", "default")]
-        note = f"{len(values(rows, 'image'))} slices of {size} x {size}."
+        note = f"Slices: {len(values(rows, 'image'))}, of {size} x {size}."
         parts.append(Table(f"SNR and seconds at {size} x {size}", [Column("defect"), *heads], lines, note))
     counts: list[list[Any]] = [
         [kind, len(own := some(alarms, case=kind)), sum(len(row["repairs"]) for row in own)]
@@ -141,7 +141,7 @@ def _false_alarms(alarms: Sequence[Row]) -> Verdict:
     return Verdict(
         f"at most {FALSE:.0%} of clean sinograms are repaired",
         "holds" if repairs <= FALSE * len(alarms) else "does not hold here",
-        f"{repairs} repairs in {touched} of {len(alarms)} sinograms",
+        f"repairs: {repairs}, in {touched} of {len(alarms)} sinograms",
     )
 
 
