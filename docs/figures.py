@@ -78,6 +78,12 @@ def demo(key, digits):
     return f"{stored('demo', 'run.json')[key]:.{digits}f}"
 
 
+def defect(case, column):
+    """dB of a scan with a defect at 256 x 256."""
+    rows = some(stored("robustness")["rows"], kind="defect", case=case, size=256)
+    return f"{sum(row[column] for row in rows) / len(rows):.1f}"
+
+
 def complexity(pattern):
     return quoted("complexity", pattern)
 
@@ -105,6 +111,32 @@ KEYS = {
     "phase.decay": lambda: phase("unbiased", ("smadmm", "sadmm-decay"), "snr_equal_sfo", 2),
     "phase.own-step": lambda: phase("own step", ("smadmm", "sadmm"), "snr", 2, "+"),
     "phase.own-step-sfo": lambda: phase("own step", ("smadmm", "sadmm"), "snr_equal_sfo", 2, "+"),
+    **{
+        f"defects.{key}": lambda key=key: defect(*key.rsplit(".", 1))
+        for key in (
+            "clean.default",
+            "clean.tv",
+            "gains 5.default",
+            "scaled 1.default",
+            "scaled 5.default",
+            "together.default",
+            "together.hann",
+            "together.tv",
+            "negative.default",
+            "negative.told",
+            "photons 1e5.default",
+            "photons 1e5.told",
+            "photons 1e5.tv",
+            "photons 1e4.default",
+            "photons 1e4.told",
+            "photons 1e4.tv",
+        )
+    },
+    "defects.slices": lambda: quoted("robustness", r"Slices: (\d+), of 256 x 256"),
+    "defects.times": lambda: quoted("robustness", r"with clean data (\S+) at 256"),
+    "defects.repairs": lambda: quoted("robustness", r"repairs: (\d+), in \d+ of \d+ sinograms"),
+    "defects.sinograms": lambda: quoted("robustness", r"repairs: \d+, in \d+ of (\d+) sinograms"),
+    "defects.within": lambda: quoted("robustness", r"of told\)\*\*: [^.]*\. in (\d+ of \d+) cases"),
     "complexity.table": lambda: "\n\n" + complexity(r"\n\n(\| method \| smooth: slope(?:.*\n)+?)\n") + "\n",
     "complexity.exponents": lambda: ", ".join(
         re.findall(r"exponent \S+: (\S+)", complexity(r"\*\*smooth: the order shows.*fixed constants: (.*)"))

@@ -32,6 +32,7 @@ from smadmm.xsteps import XStep, linearised
 
 Method = Literal["smadmm", "sadmm", "spider", "svrg", "asvrg", "on-red", "red-sd"]
 METHODS: tuple[Method, ...] = get_args(Method)
+STEPS, WEIGHTED_STEPS = 3, 6  # of conjugate gradients: the Fourier preconditioner knows of no weights
 PASSES = (stride, golden, reshuffled)  # a batch of n samples is every sample once
 
 
@@ -106,6 +107,7 @@ def tomography(
     1/2 goes up to 1.8 times as far as the minimum of a batch, which is stable up to 2 and quicker.
     """
     if batch is None and loss.sampling in PASSES:
-        return pnp(loss, prior, method, loss.n, rho, eta=1.0, x_step=NewtonStep(loss), seed=seed)
+        inner = WEIGHTED_STEPS if loss.weighted else STEPS
+        return pnp(loss, prior, method, loss.n, rho, eta=1.0, x_step=NewtonStep(loss, inner), seed=seed)
     size = min(loss.n, 180) if batch is None else batch
     return pnp(loss, prior, method, size, rho, eta=0.5, x_step=FourierStep(loss, size), seed=seed)

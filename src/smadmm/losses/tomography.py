@@ -68,6 +68,7 @@ class Tomography(BlockLeastSquares):
     ):
         super().__init__(radon.views, sampling, device)
         self.radon, self.shape, self.dtype, self._weights = radon, radon.in_shape, dtype, weights
+        self.weighted = weights is not None
         self._sinogram = sinogram.to(dtype=dtype, device=device) if isinstance(sinogram, Tensor) else sinogram
         for name, array in (("the sinogram", sinogram), ("weights", weights)):
             if array is not None and not callable(array) and tuple(array.shape) != radon.out_shape:

@@ -9,5 +9,6 @@ from smadmm.paper.denoisers import DENOISERS
 from smadmm.paper.experiment import Experiment
 from smadmm.paper.phase import PHASE
 from smadmm.paper.robustness import ROBUSTNESS
+from smadmm.paper.scan_defects import SCAN_DEFECTS
 
-EXPERIMENTS: tuple[Experiment, ...] = (COMPLEXITY, CLASSIFICATION, DENOISERS, *CT, PHASE, ROBUSTNESS)
+EXPERIMENTS: tuple[Experiment, ...] = (COMPLEXITY, CLASSIFICATION, DENOISERS, *CT, PHASE, ROBUSTNESS, SCAN_DEFECTS)
