@@ -128,10 +128,10 @@ def test_full_and_quick_plans_name_every_job_once_and_tune_on_other_data():
                 tries.setdefault(run.method, []).append(run.weights.step)
         assert {len(steps) for steps in tries.values()} == {len(phase.STEPS) * ((len(plan.training) + 1) // 2)}
     tables = [run for run in planned(phase.FULL)[1] if run.purpose in ("sum", "unbiased", "own step", "own step SFO")]
-    assert {(run.iterations, run.scan.size, run.scan.masks) for run in tables} == {(600, 256, 6)}
+    assert {(run.iterations, run.scan.size, run.scan.masks) for run in tables} == {(200, 256, 6)}
     for purpose in ("sum", "unbiased", "own step", "own step SFO"):
         assert {run.scan.seed for run in tables if run.purpose == purpose} == set(range(8))
-    assert {run.sfo for run in tables if run.purpose == "own step SFO"} == {601}
+    assert {run.sfo for run in tables if run.purpose == "own step SFO"} == {201}
 
 
 def test_what_is_reached_and_affordable():
@@ -195,14 +195,14 @@ def test_images_that_are_too_small_are_refused(data):
 
 @pytest.mark.slow
 def test_an_interrupted_job_leaves_no_result(data, tmp_path, monkeypatch):
-    """SIGTERM ends a run early; what it had reached by then must not be taken for the result of the job."""
+    """Ctrl-C ends a run early; what it had reached by then must not be taken for the result of the job."""
     real = phase_runs.snr
     calls = []
 
     def quality(truth, x):
         calls.append(1)
         if len(calls) == 3:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
         return real(truth, x)
 
     monkeypatch.setattr(phase_runs, "snr", quality)

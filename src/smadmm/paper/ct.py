@@ -35,7 +35,7 @@ class CTPlan:
     """How much is run."""
 
     slices: tuple[int, ...] = (0, 3, 6, 9, 12)
-    each: int = 3  # slices that a seed sees
+    each: int = 1  # slices that a seed sees
     seeds: int = 8
     training: tuple[int, ...] = (20, 100)  # slices
     decibels: tuple[float, ...] = (50.0, 35.0)  # at 180 views; otherwise the first
