@@ -36,6 +36,7 @@ class Loss(ABC):
     shape: Shape | None = None  # the shape of x, where the loss knows it
     dtype: torch.dtype | None = None
     bounded_gradients: bool | None = None  # None: not known
+    quadratic: bool = False  # the gradient is affine, so that differences of gradients are products with the Hessian
 
     @abstractmethod
     def draw(self, rng: Rng, size: int) -> Batch:
@@ -134,6 +135,10 @@ class Prox(ABC):
     @abstractmethod
     def prox(self, v: Tensor, t: Step) -> Tensor:
         """argmin_y h(y) + 1/(2t) |y - v|^2; t may be a tensor for separable h."""
+
+    def at(self, k: int) -> Prox:
+        """The h of iteration k, itself unless it follows a schedule."""
+        return self
 
     def distance(self, y: Tensor, g: Tensor, r: Step) -> Distance:
         """dist(g, dh(y)) at any y, from the prox alone: the residual |r (y - prox_{h/r}(y + g/r))|.

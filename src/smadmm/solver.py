@@ -189,7 +189,7 @@ class ADMM:
         ys, Bys, zs, rs = list(s.ys), list(s.Bys), [], []
         for j, (h, B, r_j) in enumerate(zip(p.hs, p.Bs, self.rs, strict=True)):  # line 3
             w = _add(_less_blocks(s.lam, rho, Bys, p.c), -rho, s.Ax)  # lam - rho (A x + B y - c)
-            r = r_j(k) / s_k
+            r, h = r_j(k) / s_k, h.at(k)
             if self.Hs is None:
                 z = _plus(ys[j], 1 / r, B.T(w))
             else:

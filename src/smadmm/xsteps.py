@@ -5,6 +5,7 @@ Metric(q, m)    the same in a metric       Q^{-1} d / eta           needs eta Q 
 Preconditioned  the same, any metric P     P d / eta                needs eta P^{-1} >= rho A'A
 Exact(A)        Q = I, or Q=operator       cached inverse of Q + (rho/eta) A'A
 Conjugate(A)    Q = I, or Q=operator       conjugate gradients
+Newton(f, A)    Q = Hess F, F quadratic    a few conjugate gradients
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from smadmm.operators.linear import SMALL, Matrix, Operator, Shape
-from smadmm.problem import Step
+from smadmm.problem import Loss, Step
 
 
 def refuse_indefinite(name: str, operator: Operator, in_shape: Shape | None) -> None:
@@ -219,3 +220,36 @@ class Conjugate(XStep):
             return image
 
         return conjugate_gradients(product, direction, self.max_iterations, self.tolerance)
+
+
+class Newton(XStep):
+    """(eta Hess + rho A'A)^{-1} d by a few conjugate gradients, Hess that of all samples of a quadratic loss.
+
+    With eta = 1 and full gradients the x-step is nearly exact. It would amplify the noise of a batch. A step computes
+    `inner` full gradients. A is I where it is None; `precondition(r, eta, rho)` is near (eta Hess + rho A'A)^{-1} r.
+    """
+
+    def __init__(
+        self,
+        f: Loss,
+        A: Operator | None = None,
+        inner: int = 5,
+        precondition: Callable[[Tensor, Step, Step], Tensor] | None = None,
+    ):
+        if inner < 1:
+            raise ValueError(f"at least one conjugate gradient step is needed, got {inner}")
+        if not f.quadratic or f.n is None:
+            raise ValueError(f"a Newton step needs a quadratic loss of finite data, {type(f).__name__} is none")
+        self.loss, self.inner, self.A, self.precondition = f, inner, A, precondition
+        self.sfo = inner * f.n
+
+    def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:
+        zero, everything = torch.zeros_like(direction), self.loss.full()
+
+        def product(p: Tensor) -> Tensor:
+            constraint = rho * p if self.A is None else self.A.T(rho * self.A(p))
+            return eta * self.loss.gradient((p, zero), (1.0, -1.0), everything) + constraint
+
+        near = self.precondition
+        P = None if near is None else lambda r: near(r, eta, rho)
+        return conjugate_gradients(product, direction, self.inner, precondition=P)

@@ -24,7 +24,7 @@ from torch import Tensor
 from smadmm.losses.tomography import Tomography
 from smadmm.problem import Step
 from smadmm.sampling import Rng
-from smadmm.xsteps import XStep, conjugate_gradients
+from smadmm.xsteps import Newton, XStep
 
 MARGIN = 1.1  # power iteration stays below the largest eigenvalue, and later batches may exceed the drawn ones
 PROBES = 4  # batches drawn to find s; all views are one batch
@@ -80,25 +80,14 @@ class FourierStep(XStep):
         return self._filter(direction, 1 / (eta * self.s * self.H + rho))
 
 
-class NewtonStep(XStep):
+class NewtonStep(Newton):
     """d -> (eta Hess + rho)^{-1} d by a few conjugate gradients, the Fourier symbol as their preconditioner.
 
-    With Hess that of all views (F is quadratic) and eta = 1 the x-step is nearly exact: Q = Hess. Where views are few
-    it moves x freely in the directions that no view sees, in which `FourierStep` goes by rho/(s H + rho) alone. For
-    full gradients only: it would amplify the noise of a batch. A step computes `inner` full gradients.
+    Where views are few it moves x freely in the directions that no view sees, in which `FourierStep` goes by rho/(s H +
+    rho) alone.
     """
 
     def __init__(self, loss: Tomography, inner: int = 3):
-        if inner < 1:
-            raise ValueError(f"at least one conjugate gradient step is needed, got {inner}")
-        self.loss, self.inner = loss, inner
+        super().__init__(loss, inner=inner)
         self.fourier = FourierStep(loss, loss.n)
-        self.sfo = inner * loss.n
-
-    def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:
-        zero, views = torch.zeros_like(direction), self.loss.full()
-
-        def product(p: Tensor) -> Tensor:
-            return eta * self.loss.gradient((p, zero), (1.0, -1.0), views) + rho * p
-
-        return conjugate_gradients(product, direction, self.inner, precondition=lambda r: self.fourier(r, eta, rho))
+        self.precondition = self.fourier

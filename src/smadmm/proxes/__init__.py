@@ -1,6 +1,31 @@
 """Proxes: penalties, total variation and denoisers."""
 
-from smadmm.proxes.penalties import L1, Box, Denoised, ElasticNet, GroupL2, Nonnegative, Simplex, Zero
+from smadmm.proxes.penalties import (
+    L1,
+    Box,
+    Denoised,
+    DoubleWell,
+    ElasticNet,
+    GroupL2,
+    Nonnegative,
+    Scheduled,
+    Separate,
+    Simplex,
+    Zero,
+)
 from smadmm.proxes.total_variation import TV
 
-__all__ = ["L1", "TV", "Box", "Denoised", "ElasticNet", "GroupL2", "Nonnegative", "Simplex", "Zero"]
+__all__ = [
+    "L1",
+    "TV",
+    "Box",
+    "Denoised",
+    "DoubleWell",
+    "ElasticNet",
+    "GroupL2",
+    "Nonnegative",
+    "Scheduled",
+    "Separate",
+    "Simplex",
+    "Zero",
+]

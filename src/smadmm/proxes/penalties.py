@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -245,6 +245,100 @@ class Simplex(Penalty):
         )
 
 
+@dataclass(frozen=True, eq=False)
+class DoubleWell(Penalty):
+    """h(y) = w sum (y - lo)(hi - y) for lo <= y <= hi, infinite elsewhere: it pushes y to the nearer of the two ends.
+
+    Not convex; from 2 t w = 1 on its prox is the nearer end itself.
+
+    >>> proxes.DoubleWell(0.25).prox(torch.tensor([0.4, 0.5, 0.9]), 1.0)
+    tensor([0.3000, 0.5000, 1.0000])
+    """
+
+    weight: float
+    lo: float | Tensor = 0.0
+    hi: float | Tensor = 1.0
+    indicator = True  # of the interval, with a value inside
+    convex = False
+
+    def __post_init__(self) -> None:
+        _refuse_negative("the weight of DoubleWell", self.weight)
+        object.__setattr__(self, "shape", self.box.shape)
+        object.__setattr__(self, "dtype", self.box.dtype)
+
+    @property
+    def box(self) -> Box:
+        return Box(self.lo, self.hi)
+
+    def prox(self, v: Tensor, t: Step) -> Tensor:
+        pull, ends = float(t * self.weight), self.lo + self.hi
+        if 2 * pull >= 1:
+            nearer = torch.where(2 * v > ends, math.inf, -math.inf).to(v.dtype)
+            return self.box.prox(nearer, t)
+        return self.box.prox((v - pull * ends) / (1 - 2 * pull), t)
+
+    def value(self, y: Tensor) -> float:
+        return self.box.value(y) + self.weight * float(((y - self.lo) * (self.hi - y)).sum())
+
+    def subdifferential_distance(self, y: Tensor, g: Tensor) -> float:
+        return self.box.subdifferential_distance(y, g - self.weight * (self.lo + self.hi - 2 * y))
+
+
+@dataclass(frozen=True, eq=False)
+class Scheduled(Prox):
+    """h_k = penalty(k) in iteration k, for any function of k; checkpoints hold it as they hold other schedules.
+
+    The problem changes on the way, so it has no objective; certificates are those of the last h_k.
+
+    >>> growing = proxes.Scheduled(lambda k: proxes.L1(0.1 * k))
+    >>> growing.at(5).prox(torch.tensor([2.0]), 1.0)
+    tensor([1.5000])
+    """
+
+    penalty: Callable[[int], Prox]
+
+    def at(self, k: int) -> Prox:
+        return self.penalty(k)
+
+    def prox(self, v: Tensor, t: Step) -> Tensor:
+        """That of the first iteration."""
+        return self.penalty(1).prox(v, t)
+
+
+@dataclass(frozen=True, eq=False)
+class Separate(Prox):
+    """h(y) = h_1(y_1) + h_2(y_2) + ... for y with its parts flattened one below the other, as `Stack` makes them.
+
+    >>> h = proxes.Separate([proxes.L1(1.0), proxes.Box(0.0, 1.0)], [(2,), (1,)])
+    >>> h.prox(torch.tensor([3.0, -0.5, 7.0]), 1.0)
+    tensor([2., -0., 1.])
+    """
+
+    parts: Sequence[Prox]
+    shapes: Sequence[tuple[int, ...]]
+
+    def __post_init__(self) -> None:
+        if len(self.parts) != len(self.shapes):
+            raise ValueError(f"{len(self.parts)} functions, but {len(self.shapes)} shapes; each part needs one of each")
+        object.__setattr__(self, "shape", (sum(math.prod(shape) for shape in self.shapes),))
+        object.__setattr__(self, "ignores_step", any(h.ignores_step for h in self.parts))
+
+    def _split(self, y: Tensor) -> list[Tensor]:
+        pieces = y.split([math.prod(shape) for shape in self.shapes])
+        return [piece.reshape(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
+    def at(self, k: int) -> Prox:
+        return Separate([h.at(k) for h in self.parts], self.shapes)
+
+    def prox(self, v: Tensor, t: Step) -> Tensor:
+        return torch.cat([h.prox(u, t).reshape(-1) for h, u in zip(self.parts, self._split(v), strict=True)])
+
+    def value_after(self, z: Tensor, y: Tensor, r: Step) -> float | None:
+        both = zip(self.parts, self._split(z), self._split(y), strict=True)
+        values = [h.value_after(u, w, r) for h, u, w in both]
+        return None if None in values else sum(value for value in values if value is not None)
+
+
 @runtime_checkable
 class HasPotential(Protocol):
     """A denoiser D = I - grad g that knows g, and a bound of Lip(grad g)."""
@@ -264,8 +358,8 @@ class Denoised(Prox):
     Where values are cut this is the least that phi(y) can be: g(z) = min phi + 1/2 |. - z|^2.
 
     Images H x W and C x H x W are handed over as 1 x C x H x W if `image` is set, as most networks want them. D is
-    called with the image alone: fix other arguments first, as in Denoised(lambda x: network(x, 0.05), image=True). The
-    theory needs Lip(I - D) < 1: a denoiser whose `lipschitz` is known not to be gives a warning, once.
+    called with the image alone, or as D(x, sigma) where sigma is given, as the denoisers of deepinv want it. The theory
+    needs Lip(I - D) < 1: a denoiser whose `lipschitz` is known not to be gives a warning, once.
 
     >>> from smadmm.denoisers import load
     >>> prior = proxes.Denoised(load("ridge-ct"), image=True)
@@ -273,9 +367,10 @@ class Denoised(Prox):
     torch.Size([16, 16])
     """
 
-    denoiser: Callable[[Tensor], Tensor]
+    denoiser: Callable[..., Tensor]
     image: bool = False
     limits: tuple[float, float] | None = None
+    sigma: float | None = None
     ignores_step = True
 
     def __post_init__(self) -> None:
@@ -284,6 +379,8 @@ class Denoised(Prox):
                 f"a denoiser is called with a tensor, got {self.denoiser!r}; load a shipped one by "
                 "smadmm.denoisers.load(name)"
             )
+        if self.sigma is not None and not 0 < self.sigma < math.inf:
+            raise ValueError(f"sigma is the noise level of images in [0, 1], positive and finite, got {self.sigma}")
         self._warn_once()
 
     @property
@@ -309,6 +406,8 @@ class Denoised(Prox):
     def _known_step(self) -> HasPotential | None:
         """The denoiser, if it is known to be a gradient step and a prox."""
         D = self.denoiser
+        if self.sigma is not None:
+            return None
         return D if isinstance(D, HasPotential) and isinstance(D.lipschitz, (int, float)) and D.lipschitz < 1 else None
 
     def distance(self, y: Tensor, g: Tensor, r: Step) -> Distance:
@@ -336,7 +435,7 @@ class Denoised(Prox):
         self._warn_once()  # it may have been measured since
         with torch.no_grad():
             x = self._images(v)
-            y = self.denoiser(x)
+            y = self.denoiser(x) if self.sigma is None else self.denoiser(x, self.sigma)
         if not isinstance(y, Tensor):
             raise TypeError(f"the denoiser made {type(y).__name__} of a tensor; let it return torch.from_numpy(...)")
         if y.shape != x.shape:
