@@ -14,6 +14,7 @@ from smadmm.losses import (
     IntensityLoss,
     LeastSquares,
     Logistic,
+    OperatorLeastSquares,
     PoissonLoss,
     PtychographyLoss,
     Sigmoid,
@@ -21,7 +22,7 @@ from smadmm.losses import (
     SquaredHinge,
     Stream,
 )
-from smadmm.operators import CodedDiffraction, Ptychography, circle_masks
+from smadmm.operators import CodedDiffraction, Matrix, Ptychography, circle_masks
 from smadmm.proxes import L1
 from smadmm.sampling import Ordered, Rng, iid, pass_batches, reshuffled, run_batches, runs
 
@@ -35,6 +36,7 @@ def random(shape, seed, dtype=torch.float64):
 X = random((N, D), 0) * (random((N, D), 1) > -0.5)
 SIGNS = torch.sign(random(N, 2))
 WEIGHTS = random(N, 3).abs()
+BLOCKS = [Matrix(rows) for rows in X.split(6)]
 
 
 def logistic(x, batch):
@@ -61,6 +63,7 @@ LOSSES = {
     "blocks": LeastSquares(X, random(N, 4), block=4),
     "sparse blocks": LeastSquares(X.to_sparse(), random(N, 4), block=4),
     "complex": LeastSquares(random((N, D), 5, torch.complex128), random(N, 6, torch.complex128), block=2),
+    "operators": OperatorLeastSquares(BLOCKS, random(N, 4).reshape(4, 6), WEIGHTS.reshape(4, 6), dtype=torch.float64),
     "amplitude": AmplitudeLoss(DIFFRACTION, PATTERNS),
     "amplitude, sum": AmplitudeLoss(DIFFRACTION, PATTERNS, reduction="sum"),
     "amplitude, complex": AmplitudeLoss(COMPLEX_DIFFRACTION, PATTERNS),
@@ -282,3 +285,33 @@ def test_streams_are_those_of_philox_with_this_key():
     for seed, k in ((0, 0), (3, 17), (2**64 - 1, 2**63 + 5)):
         direct = np.random.Generator(np.random.Philox(key=np.array([seed, k], dtype=np.uint64)))
         assert np.array_equal(Rng(seed, k).integers(2**40, size=20), direct.integers(2**40, size=20))
+
+
+def test_operators_are_blocks_of_a_matrix():
+    """Unequal lengths, weights, and operators that are made when they are drawn."""
+
+    class Made:
+        asked = 0
+
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, i):
+            Made.asked += 1
+            return Matrix(X[i * i : i * i + 2 * i + 1])  # 1, 3 and 5 rows
+
+    parts = [slice(i * i, (i + 1) ** 2) for i in range(3)]
+    b, w, x = random(N, 4), WEIGHTS, random(D, 5)
+    f = OperatorLeastSquares(Made(), [b[p] for p in parts], [w[p] for p in parts], dtype=torch.float64)
+    Made.asked = 0
+    found = f.gradient((x,), (1.0,), torch.tensor([1]))
+    torch.testing.assert_close(found, X[parts[1]].T @ (w[parts[1]] * (X[parts[1]] @ x - b[parts[1]])))
+    assert Made.asked == 2  # forward and back, of the one that was drawn
+    hessian = X[:9].T @ (w[:9, None] * X[:9]) / 3
+    assert f.lipschitz() == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=0.2)
+    with pytest.raises(ValueError, match="3 operators, but 2 data; give one array"):
+        OperatorLeastSquares(Made(), [b[:1], b[1:4]])
+    with pytest.raises(ValueError, match=r"A_0 x has shape \(6,\), but its data have \(5,\)"):
+        OperatorLeastSquares(BLOCKS[0], b[:5], dtype=torch.float64).value(x, torch.tensor([0]))
+    with pytest.raises(TypeError, match="for operators use losses.OperatorLeastSquares"):
+        LeastSquares(BLOCKS, b)

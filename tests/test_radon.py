@@ -270,3 +270,12 @@ def test_the_first_process_computes_what_later_ones_load_from_the_cache(tmp_path
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     said = [subprocess.check_output([sys.executable, "-c", code], env=environment, text=True) for _ in range(2)]
     assert said[0] == said[1] and list(tmp_path.rglob("*.nbi"))
+
+
+@pytest.mark.filterwarnings("error")
+def test_angles_may_be_a_tensor():
+    angles = torch.linspace(0, 3, 4, dtype=torch.float64)
+    radon = Radon(8, angles)
+    expected = angles.numpy().copy()
+    angles += 1  # the operator has its own copy
+    np.testing.assert_array_equal(radon.angles, expected)

@@ -21,6 +21,7 @@ import os
 import time
 import warnings
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from smadmm.arguments import ArgumentError, one_of, positive
+from smadmm.imaging.any_operator import by_operator
 from smadmm.imaging.inspection import REPAIRS, Inspection, Survey, angles_of, repaired, skipped, survey_of
 from smadmm.imaging.pnp import METHODS, Method
-from smadmm.imaging.priors import Prior, find_prior
+from smadmm.imaging.priors import LEARNED, Denoiser, Prior, as_prior, find_prior
 from smadmm.imaging.result import DataWarning, ImageResult
 from smadmm.imaging.simulation import refuse_noise
 from smadmm.imaging.sinograms import (
@@ -50,13 +52,14 @@ from smadmm.imaging.sinograms import (
 )
 from smadmm.imaging.slices import WARM, Scan, judged
 from smadmm.imaging.trial import FEWEST_VIEWS, Trust, settled, trial_of
-from smadmm.io.files import atomic_write, output_folder, read_arrays, write_arrays
+from smadmm.io.files import atomic_write, locked, output_folder, read_arrays, write_arrays, write_slices
 from smadmm.operators.fan import FanGeometry
+from smadmm.operators.linear import Operator
 from smadmm.operators.radon import Radon
+from smadmm.problem import Prox
 from smadmm.running import History, Result, Stop
 
 ITERATIONS = 30
-LEARNED = "ridge-ct"
 OPAQUE = 20.0  # no detector sees photons behind such an attenuation
 LARGE_RESIDUAL = 0.1  # a relative residual that wants an explanation
 SMALL_RESIDUAL = 0.005  # the same, where views do not agree with each other
@@ -78,7 +81,8 @@ def reconstruct(
     spacing: float = 1.0,
     geometry: FanGeometry | None = None,
     center: float | str = "auto",
-    prior: str = "auto",
+    prior: str | Prox | Denoiser = "auto",
+    operator: Operator | None = None,
     start: Any = None,
     batch: int | None = None,
     iterations: int | None = None,
@@ -110,8 +114,12 @@ def reconstruct(
         the image is then in attenuation per mm. None: parallel beams.
     center : axis of rotation in detectors off the middle of the detector; "auto": found in the data.
     prior : a shipped denoiser, a file of weights (.safetensors), "tv" or "none"; "auto": ridge-ct, or tv where that
-        predicts views that were left out better.
-    start : first image; None: a filtered back-projection.
+        predicts views that were left out better. Or your own denoiser of images in about [0, 1]: a torch module
+        (called with 1 x 1 x H x W), any other function of a tensor H x W, or a Prox (taken at t = 1). It should remove
+        noise of the level of its attribute `sigma`, or 5/255 if it has none.
+    operator : maps images to data of any shape, which then take the place of the sinogram (smadmm.interop makes one
+        from your own); geometry, photons, batches and repairs do not apply.
+    start : first image; None: a filtered back-projection; with an operator, least squares stopped early.
     batch : views per step; None: all.
     iterations, seconds : limits per slice; None: 30 iterations, or 18 from the image of a trial with held-out views.
     strength : multiplies the weight that the prior gets from the noise.
@@ -131,6 +139,14 @@ def reconstruct(
     >>> smadmm.reconstruct(sinogram, size=32, iterations=5).image.shape
     torch.Size([32, 32])
     """
+    if operator is not None:
+        scans = {"angles": angles, "size": size, "geometry": geometry, "photons": photons, "batch": batch,
+                 "checkpoint": checkpoint}  # fmt: skip
+        for name in (name for name, value in scans.items() if value is not None):
+            raise ArgumentError("{" + name + "} belongs to scans, and {operator} says it all; leave it out")
+        positive(iterations=iterations, seconds=seconds, strength=strength)
+        limit = None if iterations is None and seconds is None else Stop(iterations=iterations, seconds=seconds)
+        return by_operator(sinogram, operator, prior, start, limit, strength, bounds, truth, seed)
     refuse_noise(None, photons)
     one_of("method", method, METHODS)
     positive(batch=batch, iterations=iterations, seconds=seconds, strength=strength, spacing=spacing, threads=threads)
@@ -160,22 +176,20 @@ def reconstruct(
     known: Method = next(name for name in METHODS if name == method)
     free = iterations is None and seconds is None
     stop = Stop(iterations=ITERATIONS if free else iterations, seconds=seconds)
-    scan = Scan(radon, scale, find_prior(LEARNED if prior == "auto" else prior, device, limits), known, stop,
+    wanted, name = as_prior(prior, device, limits)
+    scan = Scan(radon, scale, wanted, known, stop,
                 batch=batch, strength=strength, seed=seed, photons=photons, device=device, survey=survey, off=off,
                 seen=seen, rest=Stop(iterations=ITERATIONS - WARM) if free else None)  # fmt: skip
-    finished = Finished(scan, len(slices), images.fingerprint(), prior, checkpoint, resume)
-    told = prior == "none" or batch is not None or seconds is not None or start is not None
-    if look is not None and not told and radon.views >= FEWEST_VIEWS:
-        finished.settle(images, look, [find_prior(name, device, limits) for name in _to_try(prior)])
+    told = name == "none" or batch is not None or seconds is not None or start is not None
     first = None if start is None else torch.as_tensor(np.asarray(start, dtype=np.float32)) / scale
-    if not finished.interrupted:
-        _each_slice(finished, slices, truths, (images, look), first, progress)
+    with nullcontext() if checkpoint is None else locked(output_folder(checkpoint)):
+        finished = Finished(scan, len(slices), images.fingerprint(), name, checkpoint, resume)
+        if look is not None and not told and radon.views >= FEWEST_VIEWS:
+            learned = find_prior(LEARNED, device, limits) if name == "tv" else wanted  # its image comes first
+            finished.settle(images, look, [learned, find_prior("tv", device, limits)])
+        if not finished.interrupted:
+            _each_slice(finished, slices, truths, (images, look), first, progress)
     return finished.result(sinogram, truths, look, notices, time.perf_counter() - begin)
-
-
-def _to_try(prior: str) -> tuple[str, str]:
-    """The priors of a trial; the first one gives the image from which the other starts."""
-    return LEARNED if prior in ("auto", "tv") else prior, "tv"
 
 
 def _each_slice(
@@ -353,11 +367,9 @@ class Finished:
             resume,
         )
         path = self.folder / "image.npy"
-        if path.exists():
-            self.images = np.lib.format.open_memmap(path, mode="r+")
-        else:
-            self.images = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
-            self.images[:] = np.nan
+        if not path.exists():  # written, not mapped: a disk that is full is found now
+            write_slices(path, shape, (np.full(shape[1:], np.nan) for _ in range(count)))
+        self.images = np.lib.format.open_memmap(path, mode="r+")
 
     def _open(self, folder: Path, settings: dict[str, Any], resume: bool) -> None:
         """Read what is there; refused if it belongs to another run or would be lost."""

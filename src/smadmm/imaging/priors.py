@@ -8,17 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+from torch import Tensor
 
+from smadmm.arguments import ArgumentError
 from smadmm.denoisers import load, shipped
 from smadmm.problem import Prox
 from smadmm.proxes import Denoised, Zero
 from smadmm.proxes.total_variation import TV
 
+LEARNED = "ridge-ct"  # what "auto" begins with
 LEVEL = 5 / 255  # the noise that total variation is set for, as the denoisers are
 TV_SHARE = 0.5  # prox_{TV/rho} denoises best at this multiple of the noise level
 TV_ACCURACY = 3e-4  # of its prox: finer ones change reconstructions by less than 1e-4 of their size, and take longer
+
+
+Denoiser = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -53,3 +60,33 @@ def find_prior(
     own = denoiser.to(device) if level is None else denoiser.to(device).at_level(level)
     h = Denoised(own, image=True, limits=limits)
     return Prior(name, denoiser.sigma if level is None else level, denoiser.lipschitz, lambda rho: h)
+
+
+def own_prior(given: Prox | Denoiser, limits: tuple[float, float] | None) -> Prior:
+    """A prior of your own: a denoiser, or a prox, which denoises at t = 1.
+
+    A torch module is called with 1 x 1 x H x W, any other function with H x W; a `Denoised` is taken as it is.
+    It is for noise of its attribute `sigma`, or 5/255 where it has none.
+    """
+    named = given.denoiser if isinstance(given, Denoised) else given
+    name = f"own {getattr(named, '__name__', type(named).__name__)}"
+    if isinstance(given, Denoised):
+        h = given
+    elif isinstance(given, Prox):
+        h = Denoised(partial(given.prox, t=1.0), limits=limits)
+    elif callable(given):
+        h = Denoised(given, image=isinstance(given, torch.nn.Module), limits=limits)
+    else:
+        raise ArgumentError("{prior} is a name, a denoiser that takes an image, or a Prox, got {0!r}", given)
+    sigma = getattr(named, "sigma", None)
+    return Prior(name, LEVEL if sigma is None else float(sigma), h.lipschitz, lambda rho: h)
+
+
+def as_prior(
+    given: str | Prox | Denoiser, device: torch.device | str, limits: tuple[float, float] | None
+) -> tuple[Prior, str]:
+    """The prior to begin with, and the name by which it was asked for."""
+    if isinstance(given, str):
+        return find_prior(LEARNED if given == "auto" else given, device, limits), given
+    own = own_prior(given, limits)
+    return own, own.name

@@ -2,7 +2,7 @@
 
 from smadmm.losses.autograd import Autograd
 from smadmm.losses.glm import GLM, Logistic, Sigmoid, Squared, SquaredHinge
-from smadmm.losses.inverse import BlockLeastSquares, LeastSquares
+from smadmm.losses.inverse import BlockLeastSquares, LeastSquares, OperatorLeastSquares
 from smadmm.losses.phase import AmplitudeLoss, IntensityLoss, PhaseLoss, PoissonLoss
 from smadmm.losses.ptychography import PtychographyLoss
 from smadmm.losses.stream import Stream, StreamEnded
@@ -16,6 +16,7 @@ __all__ = [
     "IntensityLoss",
     "LeastSquares",
     "Logistic",
+    "OperatorLeastSquares",
     "PhaseLoss",
     "PoissonLoss",
     "PtychographyLoss",

@@ -182,6 +182,7 @@ class Squared(GLM):
 
     curvature = 1.0
     bounded_gradients = False
+    quadratic = True
     signs = False
 
     def losses(self, z: Tensor, b: Tensor) -> Tensor:

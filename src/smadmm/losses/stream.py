@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from smadmm.losses.autograd import autograd_gradient
 from smadmm.problem import Batch, Loss
 from smadmm.sampling import Rng
 
+SHUFFLED = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 Gradient = Callable[[Sequence[Tensor], Sequence[float], Any], Tensor]
 
 
@@ -74,7 +76,18 @@ class Stream(Loss):
         self._buffer, self._position = kept, position
         return batches
 
+    def refuse_random_order(self) -> None:
+        """Refuse a DataLoader that shuffles: read again, it gives other samples, and no run resumes exactly."""
+        sampler = getattr(self.source, "sampler", None)
+        batches = getattr(getattr(self.source, "batch_sampler", None), "sampler", None)
+        if isinstance(sampler, SHUFFLED) or isinstance(batches, SHUFFLED):
+            raise ValueError(
+                "a DataLoader(shuffle=True) gives another order each time, so a run on it cannot resume exactly; "
+                "shuffle the data set once and set shuffle=False, or leave checkpoint out"
+            )
+
     def _rewind(self, start: int) -> None:
+        self.refuse_random_order()
         if isinstance(self.source, Iterator):
             raise ValueError(
                 f"the stream is at sample {self._position} and cannot go back to {start}; "

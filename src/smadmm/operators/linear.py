@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from smadmm.extras import needs
+
 Shape = tuple[int, ...]
 
 SMALL = 512  # matrices up to this size get an exact spectral norm
@@ -69,6 +71,38 @@ class Operator(ABC):
     def T(self) -> Operator:  # noqa: N802
         return Adjoint(self)
 
+    @property
+    def H(self) -> Operator:  # noqa: N802
+        """The adjoint, as other libraries call it."""
+        return self.T
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix of A."""
+        if self.in_shape is None:
+            raise ValueError(f"the size of {type(self).__name__} depends on its input; give the operator a shape")
+        return math.prod(self.output_shape(self.in_shape) or ()), math.prod(self.in_shape)
+
+    def to_scipy(self) -> Any:
+        """A as a LinearOperator of SciPy, on flattened arrays: for its solvers, PyLops and others.
+
+        >>> operators.Matrix([[1.0, 2.0], [0.0, 1.0]]).to_scipy() @ np.ones(2)
+        array([3., 1.], dtype=float32)
+        """
+        linear = needs("scipy.sparse.linalg", None, "linear operators of SciPy")
+        dtype = self.dtype or torch.float64
+        rows = self.output_shape(self.in_shape) or ()
+
+        def flat(apply: Any, shape: Shape) -> Any:
+            return lambda v: apply(torch.as_tensor(v).to(self.device, dtype).reshape(shape)).reshape(-1).cpu().numpy()
+
+        return linear.LinearOperator(
+            self.shape,
+            matvec=flat(self.forward, self.in_shape or ()),
+            rmatvec=flat(self.adjoint, rows),
+            dtype=torch.zeros(0, dtype=dtype).numpy().dtype,
+        )
+
     def output_shape(self, in_shape: Shape | None) -> Shape | None:
         """The shape of A x for x of this shape."""
         return self.out_shape if self.out_shape is not None else in_shape
@@ -112,8 +146,13 @@ class Operator(ABC):
     def __sub__(self, other: Operator) -> Operator:
         return Sum((self, -other))
 
-    def __matmul__(self, other: Operator) -> Operator:
-        return Composition(self, other)
+    def __matmul__(self, other: Any) -> Any:
+        """A @ B is an operator; A @ x is A x for a tensor or a NumPy array, which comes back as the same kind."""
+        if isinstance(other, Operator):
+            return Composition(self, other)
+        if isinstance(other, Tensor):
+            return self.forward(other)
+        return self.forward(torch.as_tensor(other, dtype=self.dtype, device=self.device)).cpu().numpy()
 
     def __mul__(self, scale: float) -> Operator:
         return Scaled(self, scale)

@@ -54,7 +54,7 @@ class Projector(Operator):
                 f"size is a number of pixels or (height, width), got {len(sides)} numbers; angles are next"
             )
         self.height, self.width = int(sides[0]), int(sides[-1])
-        self.angles: NDArray[np.float64] = np.array(angles, dtype=np.float64)
+        self.angles: NDArray[np.float64] = np.asarray(angles, dtype=np.float64).copy()  # np.array warns of tensors
         self.detectors, self.centre, self.batch = int(detectors), float(centre), batch
         self.threads, self.compiled = threads, compiled
         self._check()
