@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from smadmm import retrieve
-from smadmm.imaging.ptychography import scan_snr
+from smadmm.imaging.metrics import snr, without_ramp
+from smadmm.imaging.probe import position_step, probe_step, redescribed, rpie
+from smadmm.imaging.ptychography import PROBE_STEPS, ROUND, scan_snr
 from smadmm.imaging.result import DataWarning
 from smadmm.io.patterns import read_patterns
 from smadmm.io.phantoms import abdomen
@@ -54,6 +56,67 @@ def test_a_fraction_of_a_pixel_moves_the_probe():
     assert float(there(ones)[1].norm()) == pytest.approx(float(there(ones)[0].norm()), rel=1e-9)
 
 
+def rough_probe(photons=1.0):
+    """A first guess: a Gaussian with three quarters of the curvature, of any strength."""
+    u = np.arange(WINDOW) - WINDOW / 2 + 0.5
+    square = u[:, None] ** 2 + u**2
+    return (photons * np.exp(-square / 162 + 1j * np.pi * square / 120)).astype(np.complex64)
+
+
+def test_factor_and_ramp_between_probe_and_object_are_no_error():
+    truth, *_ = scan(1e4)
+    ramp = 0.3j * torch.exp(0.4j * torch.arange(SIZE)) * torch.exp(-0.11j * torch.arange(SIZE))[:, None]
+    everywhere, worse = torch.ones(SIZE, SIZE, dtype=torch.bool), truth + 0.1 * torch.randn(SIZE, SIZE)
+    assert snr(truth, without_ramp(truth, ramp * truth, everywhere)) > 70
+    error = snr(truth, without_ramp(truth, ramp * worse, everywhere))
+    factor = torch.vdot(worse.flatten(), truth.flatten()) / worse.norm() ** 2
+    assert error == pytest.approx(snr(truth, factor * worse), abs=0.02)
+
+
+def test_the_true_probe_and_the_true_positions_stay_and_others_come_back():
+    """Without noise, object known: steps on the probe lower its error, and positions are found to 1/50 of a pixel."""
+    truth, _, places, _, operator = scan(1e4)
+    loss = PtychographyLoss(operator, operator(truth).abs())
+    assert float((probe_step(loss, truth, 3) - operator.probe).norm() / operator.probe.norm()) < 1e-5
+    assert np.abs(position_step(loss, truth) - places).max() < 1e-4
+    other = redescribed(loss, operator.probe * (1 + 0.2 * torch.rand(WINDOW, WINDOW)), places)
+    errors = [float((p - operator.probe).norm()) for p in (other.operator.probe, probe_step(other, truth, 20))]
+    assert errors[1] < 0.5 * errors[0]
+    away = np.random.default_rng(3).uniform(-0.4, 0.4, places.shape)
+    moved = redescribed(loss, operator.probe, np.clip(places + away - away.mean(0), 0, SIZE - WINDOW))
+    for _ in range(6):
+        moved = redescribed(moved, operator.probe, position_step(moved, truth))
+    left = moved.operator.positions - places
+    assert np.abs(left - left.mean(0)).max() < 0.02
+
+
+def test_rpie_explains_patterns_by_object_and_probe():
+    truth, _, places, _, operator = scan(1e6)
+    loss = PtychographyLoss(operator, operator(truth).abs())
+    wrong = redescribed(loss, 0.9 * operator.probe, places)
+    x, probe = rpie(wrong, torch.ones(SIZE, SIZE, dtype=torch.complex64), 12)
+    found, ones = redescribed(loss, probe, places), torch.ones(SIZE, SIZE, dtype=torch.complex64)
+    assert float(found.value(x, found.full())) < 0.02 * float(wrong.value(ones, wrong.full()))
+
+
+def test_an_unknown_probe_is_found_with_the_object(tmp_path):
+    truth, probe, places, counts, _ = scan(1e4)
+    given = {"positions": places, "shape": (SIZE, SIZE), "quantity": "intensities", "truth": truth, "iterations": 100}
+    result = retrieve(counts, probe=rough_probe(), refine_probe=True, **given)
+    fixed = retrieve(counts, probe=rough_probe() * np.linalg.norm(probe) / np.linalg.norm(rough_probe()), **given)
+    (row,) = result.slices
+    assert row["snr"] > row["snr_fit"] + 2 and row["snr"] > fixed.slices[0]["snr"] + 5
+    refinements = -(-row["iterations"] // ROUND) - 1
+    assert row["sfo"] - row["sfo_fit"] == 25 * (row["iterations"] + 1 + PROBE_STEPS * refinements)
+    assert np.array_equal(retrieve(counts, probe=5 * rough_probe(), refine_probe=True, **given).positions, places)
+    result.save(tmp_path)
+    assert np.array_equal(np.load(tmp_path / "probe.npy"), result.probe)
+    agreement = np.abs(np.vdot(result.probe, probe)) / np.linalg.norm(probe) / np.linalg.norm(result.probe)
+    assert (
+        agreement > 0.9 > np.abs(np.vdot(rough_probe(), probe)) / np.linalg.norm(probe) / np.linalg.norm(rough_probe())
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("photons", [1e3, 1e6])
 def test_a_prior_is_worth_most_at_few_photons(photons):
@@ -64,8 +127,24 @@ def test_a_prior_is_worth_most_at_few_photons(photons):
     (row,) = result.slices
     assert row["snr"] > theirs + (2 if photons < 1e5 else -0.5) and row["snr"] > row["snr_fit"]
     assert result.settings["noise"] == pytest.approx(0.5, abs=0.1)
-    assert row["sfo"] == 25 * (row["iterations"] + 1)
+    assert row["sfo"] - row["sfo_fit"] == 25 * (row["iterations"] + 1) and row["sfo_fit"] == 25 * 40
     assert repr(result).startswith("Ptychography(64 x 64, SNR ")
+
+
+def test_the_command_finds_object_and_probe(tmp_path):
+    from typer.testing import CliRunner
+
+    from smadmm.__main__ import app
+
+    _, _, places, counts, _ = scan(1e4)
+    np.savez(tmp_path / "scan.npz", intensities=counts, positions=places, probe=rough_probe())
+    options = ["--out", str(tmp_path / "out"), "--refine-probe", "--refine-positions", "--iterations", "20", "--quiet"]
+    done = CliRunner().invoke(app, ["retrieve", str(tmp_path / "scan.npz"), *options])
+    assert done.exit_code == 0, (done.output, done.exception)
+    found = np.load(tmp_path / "out" / "positions.npy")
+    assert 0 < np.abs(found - places).max() < 5 and (tmp_path / "out" / "report.html").exists()
+    assert np.load(tmp_path / "out" / "image_complex.npy").dtype == np.complex64
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"probe.npy", "run.json", "image.npy"}
 
 
 def test_files_warnings_and_refusals(tmp_path):

@@ -12,8 +12,8 @@ import typer
 
 import smadmm
 from smadmm.arguments import ArgumentError
-from smadmm.cli.app import app, resumable, stopped, typed
-from smadmm.cli.options import Device, MethodName, Quiet, ResultFolder, Resume, Seed, Strength, Threads
+from smadmm.cli.app import INTERRUPTED, app, resumable, stopped, typed, writing
+from smadmm.cli.options import Device, MethodName, Overwrite, Quiet, ResultFolder, Resume, Seed, Strength, Threads
 from smadmm.extras import needs
 from smadmm.imaging.simulation import refuse_noise, simulated_amplitudes
 from smadmm.io.images import read_slices
@@ -26,12 +26,13 @@ UNFINISHED = "unfinished"
 
 @app.command(rich_help_panel="Images")
 def retrieve(
+    context: typer.Context,
     source: Annotated[
         str,
         typer.Argument(
             metavar="INPUT",
-            help="Patterns with masks (NPZ or HDF5: amplitudes or intensities, masks, perhaps truth; NPY with "
-            "--mask-file), or, with --masks, an image to simulate from.",
+            help="Patterns with masks (NPZ or HDF5: amplitudes or intensities, masks or positions and probe, perhaps "
+            "truth; NPY with --mask-file), or, with --masks, an image to simulate from.",
         ),
     ],
     out: ResultFolder,
@@ -52,7 +53,14 @@ def retrieve(
     strength: Strength = 1.0,
     start: Annotated[str, typer.Option(help="Of the fit without prior: auto, constant, spectral or raar.")] = "auto",
     complex_image: Annotated[bool, typer.Option("--complex", help="The image is complex.")] = False,
+    refine_probe: Annotated[
+        bool, typer.Option("--refine-probe", help="Ptychography: the probe is a first guess; find it, too.")
+    ] = False,
+    refine_positions: Annotated[
+        bool, typer.Option("--refine-positions", help="Ptychography: let the positions move.")
+    ] = False,
     resume: Resume = False,
+    overwrite: Overwrite = False,
     seed: Seed = 0,
     device: Device = "cpu",
     threads: Threads = 1,
@@ -61,7 +69,8 @@ def retrieve(
     """Retrieve an image from the amplitudes of its coded diffraction patterns."""
     needs("tifffile", "imaging", "retrievals")  # before the work, not after
     torch.set_num_threads(threads)
-    path, folder = Path(source), Path(out)
+    path, going_on = Path(source), resume and (Path(out) / UNFINISHED).exists()
+    folder = context.with_resource(writing(out, "run.json", overwrite or going_on))
     if masks is None:
         if not is_patterns(path):
             raise ArgumentError("{0} is an image: give {masks} NUMBER to simulate patterns, such as 6", path)
@@ -80,13 +89,13 @@ def retrieve(
         result = smadmm.retrieve(
             **data, complex=complex_image, prior=prior, start=start, batch=batch, iterations=iterations,
             strength=strength, method=method, seed=seed, device=device, checkpoint=folder / UNFINISHED, resume=resume,
-            progress=not quiet,
+            refine_probe=refine_probe, refine_positions=refine_positions, progress=not quiet,
         )  # fmt: skip
         if result.interrupted:
-            stopped(f" after {result.slices[0]['iterations']} iterations")
+            stopped(f" after {result.slices[0]['iterations']} iterations", INTERRUPTED)
         for line in result.save(folder, typed(), path.name):
             typer.echo(line)
-        shutil.rmtree(folder / UNFINISHED)
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)  # scans leave none
 
 
 def _simulated(path: Path, masks: int, snr: float, seed: int) -> dict[str, Any]:

@@ -66,6 +66,8 @@ def retrieve(
     positions: Any = None,
     probe: Any = None,
     shape: tuple[int, int] | None = None,
+    refine_probe: bool = False,
+    refine_positions: bool = False,
     quantity: str = "amplitudes",
     complex: bool = False,
     valid: Any = None,
@@ -92,6 +94,8 @@ def retrieve(
     positions, probe, shape : of ptychography, in the place of masks: n x 2, row and column of the upper left corner of
         the probe in pixels of the object, which begins at (0, 0); the complex probe, height x width; the object's
         shape, None: as far as the probe reaches. Objects are complex; `start`, `method`, checkpoints are not for them.
+    refine_probe, refine_positions : whether the probe is a first guess only, to be found with the object, and whether
+        positions may move. The result has `probe` and `positions`.
     quantity : "amplitudes" or "intensities".
     complex : whether the image is complex.
     valid : height x width, True where the detector measures. Saturated pixels, and those that are zero in every pattern
@@ -116,16 +120,14 @@ def retrieve(
     one_of("method", method, METHODS)
     one_of("start", start, STARTS)
     one_of("quantity", quantity, QUANTITIES)
-    if positions is not None:
-        from smadmm.imaging.ptychography import retrieve_scan
-
-        if probe is None or masks is not None:
-            raise ArgumentError("{positions} go with a {probe}, the complex field that is scanned, and without {masks}")
-        return retrieve_scan(patterns, positions, probe, shape=shape, quantity=quantity, valid=valid, prior=prior,
-                             strength=strength, iterations=iterations, batch=batch, truth=truth, seed=seed)  # fmt: skip
-    if masks is None:
-        raise ArgumentError("give {masks}, or for ptychography {positions} and {probe}")
     positive(batch=batch, iterations=iterations, strength=strength)
+    if positions is not None or masks is None:
+        from smadmm.imaging.ptychography import ITERATIONS as LONG
+        from smadmm.imaging.ptychography import ScanPlan, retrieve_scan
+
+        _refuse_scan(positions, probe, masks)
+        scan = ScanPlan(prior, strength, iterations or LONG, batch, seed, refine_probe, refine_positions)
+        return retrieve_scan(patterns, positions, probe, scan, shape=shape, quantity=quantity, valid=valid, truth=truth)
     find_prior(prior or NATURAL[0][1])
     begin, data = time.perf_counter(), Patterns(patterns, masks, quantity, complex, device)
     count = data.refuse(batch, truth)
@@ -174,6 +176,13 @@ def retrieve(
         interrupted=result.interrupted,
         unit="amplitude",
     )
+
+
+def _refuse_scan(positions: Any, probe: Any, masks: Any) -> None:
+    if positions is None:
+        raise ArgumentError("give {masks}, or for ptychography {positions} and {probe}")
+    if probe is None or masks is not None:
+        raise ArgumentError("{positions} go with a {probe}, the complex field that is scanned, and without {masks}")
 
 
 def _undetermined(count: int, is_complex: bool) -> str:

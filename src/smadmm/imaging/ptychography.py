@@ -1,4 +1,4 @@
-"""Ptychography from arrays: the object that a known probe has scanned.
+"""Ptychography from arrays: the object that a probe has scanned, and the probe itself where it is not known.
 
 The error of a fit without prior at a pixel with the light w = 1/n sum_i |P_i|^2 is lv = s sqrt(2 / (n w)) per real
 value, s the noise per amplitude (1/2 of square roots of counts), as phase_fit.py says of masks. s is taken from what
@@ -6,6 +6,9 @@ such a fit leaves at bright pixels of the detector: most others hold no photons 
 denoiser of real and imaginary part for the level of the mean light and the weight rho = w/2. It begins at the fit, but
 at low counts at the constant 1: such a fit is full of errors that the prior does not take back. Only pixels with light
 are known.
+
+An unknown probe is a second block (probe.py): passes of rPIE make the fit, and after every ROUND iterations of SMADMM
+the probe, and positions where they are open, take steps of their own. The state of the solver goes on.
 """
 
 from __future__ import annotations
@@ -13,28 +16,33 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from smadmm.arguments import positive
-from smadmm.imaging.metrics import align, snr
+from smadmm.imaging.metrics import align, snr, ssim, without_ramp
 from smadmm.imaging.phase import NATURAL, ComplexProx, Still
 from smadmm.imaging.phase_checks import turned_signs
 from smadmm.imaging.pnp import pnp
 from smadmm.imaging.priors import Prior, find_prior
+from smadmm.imaging.probe import position_step, probe_step, redescribed, rpie, scaled_probe
+from smadmm.imaging.red import RED
 from smadmm.imaging.result import DataWarning, ImageResult
 from smadmm.losses.phase import NO_DATA
 from smadmm.losses.ptychography import PtychographyLoss
 from smadmm.operators.ptychography import Ptychography
-from smadmm.running import Result, Stop, run
+from smadmm.running import History, Reason, Result, Stop, run
 from smadmm.sampling import reshuffled
+from smadmm.solver import ADMM, State
 from smadmm.xsteps import Metric
 
 FIT, ITERATIONS = 40, 200
+EPOCHS, PASSES = 30, 5  # of rPIE; open positions move after each of so many parts but the first
+ROUND, PROBE_STEPS = 10, 3  # iterations between refinements of the probe; its steps then
 LIT = 0.05  # of the largest light: darker pixels are not judged
 STILL = 0.001  # of lv
 MISFIT = 0.5  # of the amplitudes, left by a fit: a wrong description, or hardly any light
@@ -49,6 +57,7 @@ class ScanFit:
     residual: float
     noise: float
     light: Tensor
+    sfo: int  # sample gradients that it took
 
     @property
     def lit(self) -> Tensor:
@@ -72,37 +81,107 @@ def fit_scan(loss: PtychographyLoss, x: Tensor) -> ScanFit:
     for _ in range(FIT):
         point = x + 0.6 * (x - old)
         old, x = x, point - loss.gradient((point,), (1.0,), loss.full()) / curvature
+    return _judged(loss, x, FIT * loss.n)
+
+
+def fit_blind(
+    loss: PtychographyLoss, refine_positions: bool = False, seed: int = 0
+) -> tuple[PtychographyLoss, ScanFit]:
+    """Object and probe by rPIE from a first guess of the probe; open positions move between and after its passes."""
+    loss = redescribed(loss, scaled_probe(loss.operator.probe, loss.amplitudes), loss.operator.positions)
+    x, visits = torch.ones(loss.operator.size, dtype=loss.operator.dtype), 0
+    for number in range(PASSES):
+        x, probe = rpie(loss, x, EPOCHS // PASSES, seed + number)
+        loss, visits = redescribed(loss, probe, loss.operator.positions), visits + EPOCHS // PASSES * loss.n
+        if refine_positions and number > 0:
+            loss, visits = redescribed(loss, probe, position_step(loss, x)), visits + loss.n
+    return loss, _judged(loss, x, visits)
+
+
+def _judged(loss: PtychographyLoss, x: Tensor, visits: int) -> ScanFit:
+    """A fit with its residual, and its noise at bright pixels of the detector."""
     data = loss.amplitudes
     bright = data > data[data >= 0].square().mean().sqrt()
     noise = float((loss.operator(x).abs() - data)[bright].square().mean().sqrt())
-    return ScanFit(x, residual_of(loss, x), noise, light)
+    return ScanFit(x, residual_of(loss, x), noise, loss.operator.light(), visits)
 
 
-def with_prior(
-    loss: PtychographyLoss, fit: ScanFit, prior: str | None, strength: float = 1.0, iterations: int = ITERATIONS,
-    batch: int | None = None, seed: int = 0,
-) -> tuple[Result, Prior]:  # fmt: skip
-    """SMADMM with a denoiser for the error of a fit; with all positions gradients are exact."""
-    level = fit.noise * math.sqrt(2 / (loss.n * fit.brightness))
-    extent = float(np.quantile(fit.image[fit.lit].abs().cpu().numpy(), 0.999))
-    name = prior or next(name for most, name in NATURAL if level <= most * max(extent, level))
-    found = find_prior(name, loss.operator.device, None, min(level, 1.0))
-    rho, size = 0.5 * strength * fit.brightness, batch or (loss.n if loss.n <= PIECE else 64)
-    whole = size >= loss.n
-    loss.sampling = reshuffled  # whole passes: of positions as of views
-    crowded = 1.0 if whole else min(4.0, loss.n / size)  # a batch may lie on one spot
-    step = Metric(crowded * fit.light.clamp(min=LIT * float(fit.light.max())) + rho)
-    solver = pnp(loss, ComplexProx(found.prox(rho)), "smadmm", size, rho, 1.0, a=1.0 if whole else None, x_step=step,
-                 seed=seed)  # fmt: skip
-    stop = Stop(iterations=iterations if whole else iterations * -(-loss.n // size))
-    still = Still(STILL * level) if whole else None
-    start = fit.image if level <= NATURAL[0][0] * extent else torch.ones_like(fit.image)
-    return run(solver, start, stop, every=10, objective=False, callback=still, progress=False), found
+@dataclass(frozen=True)
+class ScanPlan:
+    """How the object is found once the noise is known, and what is refined beside it."""
+
+    prior: str | None = None
+    strength: float = 1.0
+    iterations: int = ITERATIONS
+    batch: int | None = None
+    seed: int = 0
+    refine_probe: bool = False
+    refine_positions: bool = False
+
+    def level(self, loss: PtychographyLoss, fit: ScanFit) -> float:
+        """lv: the error of the fit at the mean light."""
+        return fit.noise * math.sqrt(2 / (loss.n * fit.brightness))
+
+    def found_prior(self, loss: PtychographyLoss, fit: ScanFit) -> Prior:
+        """The denoiser for the error of the fit."""
+        level = self.level(loss, fit)
+        extent = float(np.quantile(fit.image[fit.lit].abs().cpu().numpy(), 0.999))
+        name = self.prior or next(name for most, name in NATURAL if level <= most * max(extent, level))
+        return find_prior(name, loss.operator.device, None, min(level, 1.0))
+
+    def solver(self, loss: PtychographyLoss, prior: Prior) -> ADMM | RED:
+        """SMADMM on the scan as it is described now; with all positions gradients are exact."""
+        size, light = self.size(loss), loss.operator.light()
+        floor, lit = LIT * float(light.max()), light > LIT * light.max()
+        rho, whole = 0.5 * self.strength * float(light[lit].mean()), size >= loss.n
+        loss.sampling = reshuffled  # whole passes: of positions as of views
+        crowded = 1.0 if whole else min(4.0, loss.n / size)  # a batch may lie on one spot
+        step = Metric(crowded * light.clamp(min=floor) + rho)
+        return pnp(loss, ComplexProx(prior.prox(rho)), "smadmm", size, rho, 1.0, a=1.0 if whole else None, x_step=step,
+                   seed=self.seed)  # fmt: skip
+
+    def size(self, loss: PtychographyLoss) -> int:
+        """Positions per iteration."""
+        return self.batch or (loss.n if loss.n <= PIECE else 64)
+
+    def run(
+        self, loss: PtychographyLoss, fit: ScanFit, prior: Prior, truth: Tensor | None
+    ) -> tuple[Result, PtychographyLoss, int]:
+        """The result, the scan as it is described in the end, and the sample gradients of probe and positions."""
+        whole, level, visits = self.size(loss) >= loss.n, self.level(loss, fit), 0
+        passes = 1 if whole else -(-loss.n // self.size(loss))
+        still = Still(STILL * level) if whole else None
+        extent = float(np.quantile(fit.image[fit.lit].abs().cpu().numpy(), 0.999))
+        start: Tensor | State = fit.image if level <= NATURAL[0][0] * extent else torch.ones_like(fit.image)
+        history = History()
+        blind, last = self.refine_probe or self.refine_positions, self.iterations
+        for end in [*range(ROUND, last, ROUND), last] if blind else [last]:
+            result = run(self.solver(loss, prior), start, Stop(iterations=end * passes), every=10, objective=False,
+                         metrics=_metric(loss, truth, self.refine_probe), callback=still, progress=False)  # fmt: skip
+            history, start = _continued(history, result.history), result.state
+            if result.interrupted or end == last:
+                break
+            loss, more = self.refined(loss, result.x)
+            visits += more
+        return replace(result, history=history), loss, visits
+
+    def refined(self, loss: PtychographyLoss, x: Tensor) -> tuple[PtychographyLoss, int]:
+        """The scan with what is open refined, and what that cost."""
+        if self.refine_positions:
+            loss = redescribed(loss, loss.operator.probe, position_step(loss, x))
+        if self.refine_probe:
+            loss = redescribed(loss, probe_step(loss, x, PROBE_STEPS), loss.operator.positions)
+        return loss, loss.n * (self.refine_positions + PROBE_STEPS * self.refine_probe)
 
 
-def scan_snr(truth: Tensor, x: Tensor, light: Tensor) -> float:
-    """The SNR over the pixels that have light, after the phase that the patterns leave open is removed."""
+def scan_snr(truth: Tensor, x: Tensor, light: Tensor, blind: bool = True) -> float:
+    """The SNR over the pixels that have light, after what the patterns leave open is removed.
+
+    That is a phase, and with an unknown probe a factor and a ramp of the phase.
+    """
     lit = light > LIT * light.max()
+    if blind:
+        return snr(truth[lit], without_ramp(truth, x, lit)[lit])
     return snr(truth[lit], align(truth[lit], x[lit]))
 
 
@@ -110,58 +189,109 @@ def retrieve_scan(
     patterns: Any,
     positions: Any,
     probe: Any,
+    plan: ScanPlan,
     *,
     shape: tuple[int, int] | None = None,
     quantity: str = "amplitudes",
     valid: Any = None,
-    prior: str | None = None,
-    strength: float = 1.0,
-    iterations: int | None = None,
-    batch: int | None = None,
     truth: Any = None,
-    seed: int = 0,
 ) -> ImageResult:
     """The object of a scan; see `smadmm.retrieve`."""
-    positive(iterations=iterations, strength=strength, batch=batch)
     begin = time.perf_counter()
-    operator = Ptychography(torch.from_numpy(np.array(probe, dtype=np.complex64)), positions, shape)
+    loss = _scan(patterns, positions, probe, shape, quantity, valid)
+    loss, fit = fit_blind(loss, plan.refine_positions, plan.seed) if plan.refine_probe else _known(loss)
+    prior = plan.found_prior(loss, fit)
+    exact = None if truth is None else torch.from_numpy(np.asarray(truth).astype(np.complex64))
+    result, loss, visits = plan.run(loss, fit, prior, exact)
+    size = float(loss.amplitudes[loss.amplitudes >= 0].square().mean().sqrt())
+    told = _doubts(fit, size)
+    for text in told:
+        warnings.warn(text, DataWarning, stacklevel=3)
+    row: dict[str, Any] = {"iterations": result.state.k, "sfo": fit.sfo + result.state.sfo + visits,
+                           "sfo_fit": fit.sfo, "relative_noise": fit.noise / size,
+                           "residual": residual_of(loss, result.x) / size,
+                           "residual_fit": fit.residual / size}  # fmt: skip
+    row["stopped"] = "no more change" if result.reason is Reason.CALLBACK else result.reason.value
+    row["seconds"] = time.perf_counter() - begin
+    quality, pictures = _pictures(fit, result.x, exact, plan.refine_probe)
+    operator = loss.operator
+    settings = {"method": "smadmm", "prior": prior.name, "strength": plan.strength, "seed": plan.seed, "data": quantity,
+                "positions": loss.n, "probe": list(operator.window), "size": list(operator.size), "noise": fit.noise,
+                "refine_probe": plan.refine_probe, "refine_positions": plan.refine_positions,
+                "prior_sigma": prior.sigma, "prior_lipschitz": prior.lipschitz,
+                "total_seconds": row["seconds"]}  # fmt: skip
+    return ImageResult(
+        verb="Ptychography",
+        image=list(pictures.values())[-1].numpy(),
+        shown={name: x.abs().float().numpy() for name, x in pictures.items()},
+        slices=[row | quality],
+        histories=[result.history],
+        settings=settings,
+        warnings=tuple(told),
+        interrupted=result.interrupted,
+        unit="transmission",
+        probe=operator.probe.numpy(),
+        positions=operator.positions,
+    )
+
+
+def _known(loss: PtychographyLoss) -> tuple[PtychographyLoss, ScanFit]:
+    return loss, fit_scan(loss, torch.ones(loss.operator.size, dtype=loss.operator.dtype))
+
+
+def _scan(
+    patterns: Any, positions: Any, probe: Any, shape: tuple[int, int] | None, quantity: str, valid: Any
+) -> PtychographyLoss:
+    """The loss of a scan, from arrays."""
+    field = np.array(probe, dtype=np.complex64)
+    if not (np.isfinite(field).all() and field.any()):
+        raise ValueError("the probe is zero everywhere or has values that are not finite; give its complex field")
+    operator = Ptychography(torch.from_numpy(field), positions, shape)
     data = torch.from_numpy(np.array(patterns, dtype=np.float32))
     if bool((data < 0).any()):
         raise ValueError(f"the patterns have negative {quantity}, the least {float(data.min()):g}")
     data = data.sqrt() if quantity == "intensities" else data
     if valid is not None:
         data = torch.where(torch.from_numpy(np.asarray(valid).astype(bool)), data, NO_DATA)
-    loss = PtychographyLoss(operator, data)
-    fit = fit_scan(loss, torch.ones(operator.size, dtype=torch.complex64))
-    result, found = with_prior(loss, fit, prior, strength, iterations or ITERATIONS, batch, seed)
-    size = float(data[data >= 0].square().mean().sqrt())
-    told = list(turned_signs(fit.image))
+    return PtychographyLoss(operator, data)
+
+
+def _doubts(fit: ScanFit, size: float) -> list[str]:
+    told = list(turned_signs(torch.where(fit.lit, fit.image, 0)))
     if fit.residual > MISFIT * size:
         told.append(
             f"The object leaves {fit.residual / size:.0%} of the amplitudes unexplained: check the positions (row and "
             "column in pixels), the order of frequencies (zero first), and the strength of the probe."
         )
-    for text in told:
-        warnings.warn(text, DataWarning, stacklevel=3)
-    row: dict[str, Any] = {"iterations": result.state.k, "sfo": result.state.sfo, "relative_noise": fit.noise / size,
-                           "residual": residual_of(loss, result.x) / size}  # fmt: skip
-    row["seconds"] = time.perf_counter() - begin
-    pictures = {"without prior": fit.image, "SMADMM": result.x}
+    return told
+
+
+def _metric(loss: PtychographyLoss, truth: Tensor | None, blind: bool) -> dict[str, Callable[[State], float]]:
+    """SNR where the truth is known, the relative residual elsewhere."""
     if truth is not None:
-        exact = torch.from_numpy(np.asarray(truth).astype(np.complex64))
-        row |= {"snr": scan_snr(exact, result.x, fit.light), "snr_fit": scan_snr(exact, fit.image, fit.light)}
-        pictures = {"truth": exact} | {name: align(exact, x) for name, x in pictures.items()}
-    settings = {"method": "smadmm", "prior": found.name, "strength": strength, "seed": seed, "data": quantity,
-                "positions": loss.n, "probe": list(operator.window), "size": list(operator.size), "noise": fit.noise,
-                "prior_sigma": found.sigma, "prior_lipschitz": found.lipschitz}  # fmt: skip
-    return ImageResult(
-        verb="Ptychography",
-        image=list(pictures.values())[-1].numpy(),
-        shown={name: x.abs().float().numpy() for name, x in pictures.items()},
-        slices=[row],
-        histories=[result.history],
-        settings=settings,
-        warnings=tuple(told),
-        interrupted=result.interrupted,
-        unit="transmission",
-    )
+        light = loss.operator.light()
+        return {"snr": lambda s: scan_snr(truth, s.answer, light, blind)}
+    size = float(loss.amplitudes[loss.amplitudes >= 0].square().mean().sqrt())
+    return {"residual": lambda s: residual_of(loss, s.answer) / size}
+
+
+def _continued(history: History, more: History) -> History:
+    """Both, one after the other: the first row of a later part is the last one of the part before it."""
+    spent = history["seconds"][-1] if history.rows else 0.0
+    for number in range(1 if history.rows else 0, more.rows):
+        row = {name: values[number] for name, values in more.items()}
+        history.append(row | {"seconds": row["seconds"] + spent})
+    return history
+
+
+def _pictures(
+    fit: ScanFit, found: Tensor, exact: Tensor | None, blind: bool
+) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """SNR where the truth is known, and the images as it lets them be compared."""
+    pictures = {"without prior": fit.image, "SMADMM": found}
+    if exact is None:
+        return {}, pictures
+    made = {name: without_ramp(exact, x, fit.lit) if blind else align(exact, x) for name, x in pictures.items()}
+    quality = {"snr": scan_snr(exact, found, fit.light, blind), "snr_fit": scan_snr(exact, fit.image, fit.light, blind)}
+    quality |= {"ssim": ssim(exact, made["SMADMM"]), "ssim_fit": ssim(exact, made["without prior"])}
+    return quality, {"truth": exact} | made
