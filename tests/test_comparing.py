@@ -138,3 +138,16 @@ def test_public_names_do_not_shadow_modules():
             if module.name != "__main__":
                 found = getattr(package, module.name, None)
                 assert found is None or isinstance(found, types.ModuleType), f"{name}.{module.name} is shadowed"
+
+
+def test_a_point_that_the_solver_refuses_loses_and_is_flagged():
+    problem = Problem(smadmm.losses.Squared(torch.eye(3), torch.ones(3)), L1(0.1))
+
+    def sgd(problem, seed, eta):
+        return ADMM(problem, SGD(1), rho=1.0, eta=eta, seed=seed)
+
+    tuned = tune(sgd, {"eta": (0.5, 9.0)}, problem, 300)
+    assert tuned.best == {"eta": 9.0} and (tuned.refused, tuned.diverged) == (1, 0)
+    assert "raise eta" in tuned.tried[0].refused and "1 of 2 points were refused" in tuned.flags
+    with pytest.raises(ValueError, match=r"every point of the grid was refused.*raise eta"):
+        tune(sgd, {"eta": (0.5, 0.1)}, problem, 300)

@@ -113,8 +113,9 @@ def tune(
 
     solver_of(problem, seed=..., **point) makes the solver of a point. `score` is the column of the history whose last
     value counts, or a function of the result; smaller is better. `points`: try that many, drawn from the grid without
-    repetition, so that methods with grids of different sizes get the same number of runs. `reported` are the seeds that
-    you will report: they are refused here. Where data are held out, tune on other data than those you report.
+    repetition, so that methods with grids of different sizes get the same number of runs. A point that diverges, or
+    that `solver_of` refuses by a ValueError, loses to all others and is counted in `Tuned.flags`. `reported` are the
+    seeds that you will report: they are refused here. Where data are held out, tune on other data than you report.
 
     >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
     >>> def make(problem, seed, eta):
@@ -131,8 +132,14 @@ def tune(
     start = start_of(problem) if x is None else x
     tried = []
     for point in every:
-        scores = [_score(solver_of(problem, seed=seed, **point), start, budget, score) for seed in seeds]
-        tried.append(Tried(point, fmean(scores)))
+        try:
+            solvers = [solver_of(problem, seed=seed, **point) for seed in seeds]
+        except ValueError as error:
+            tried.append(Tried(point, math.inf, refused=str(error)))
+            continue
+        tried.append(Tried(point, fmean(_score(solver, start, budget, score) for solver in solvers)))
+    if all(one.refused for one in tried):
+        raise ValueError(f"every point of the grid was refused; the first one, {tried[0].point}: {tried[0].refused}")
     return Tuned(tuple(tried), len(tried) * len(seeds))
 
 

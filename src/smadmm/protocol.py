@@ -24,10 +24,15 @@ FEW = (12.70620, 4.30265, 3.18245, 2.77645, 2.57058)  # Student's quantiles for 
 
 @dataclass(frozen=True)
 class Tried:
-    """A point of a grid and the mean of its scores, the smaller the better; infinite if a run diverged."""
+    """A point of a grid and the mean of its scores, the smaller the better; infinite if a run diverged.
+
+    `refused` is the solver's sentence where it refused the point, as it does an eta below rho |A|^2; its score is then
+    infinite, too.
+    """
 
     point: Mapping[str, Any]
     score: float
+    refused: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,13 +64,19 @@ class Tuned:
     @property
     def diverged(self) -> int:
         """How many points diverged."""
-        return sum(math.isinf(one.score) for one in self.tried)
+        return sum(math.isinf(one.score) and not one.refused for one in self.tried)
+
+    @property
+    def refused(self) -> int:
+        """How many points the solver refused to run."""
+        return sum(bool(one.refused) for one in self.tried)
 
     @property
     def flags(self) -> str:
-        """For a table: where the grid ends too early, and how many points diverged; empty if neither."""
+        """For a table: where the grid ends too early, how many points diverged or were refused; empty if none."""
         said = [f"{' and '.join(self.at_end)} at the end of the grid"] if self.at_end else []
-        return ", ".join(said + ([f"{self.diverged} of {len(self.tried)} points diverged"] if self.diverged else []))
+        lost = {"diverged": self.diverged, "were refused": self.refused}
+        return ", ".join(said + [f"{n} of {len(self.tried)} points {what}" for what, n in lost.items() if n])
 
     def __repr__(self) -> str:
         point = ", ".join(f"{name}={value}" for name, value in self.best.items())

@@ -1,8 +1,13 @@
 """Parameters from the problem: L, |A|, the spectrum of A, and ready parameters.
 
 The theorems give exponents (rho, eta ~ k^(1/3), a ~ k^(-2/3)); their literal constants are too careful to be of use.
-`auto` takes the exponents from Theorem 3.2 and the constants from the problem: eta_1 = L/2 and rho tied to eta, so that
-the first steps are about 1/L long and one factorisation serves all iterations.
+`auto` takes the exponents from Theorem 3.2 and the constants from the problem: eta_1 = L_b/2 and rho tied to eta, so
+that the first steps are about 1/L_b long and one factorisation serves all iterations. L_b is the mean-square smoothness
+of the theorems' assumption for batches of b samples,
+
+    E|g_S(x) - g_S(y)|^2 <= L_b^2 |x - y|^2,    L_b^2 = L^2 + (L_1^2 - L^2)/b,
+
+not the L of grad F: where samples differ much, steps of 1/L diverge.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from torch import Tensor
 
 from smadmm.estimators import Storm
 from smadmm.operators.linear import Operator, Shape
-from smadmm.problem import Loss, Penalty, Problem
+from smadmm.problem import Batch, Loss, Penalty, Problem
 from smadmm.sampling import Rng
 from smadmm.schedules import Power
 from smadmm.solver import ADMM
@@ -57,6 +62,30 @@ def smoothness(f: Loss, x: Tensor, batch: int = 256, iterations: int = 20, seed:
             if size_of_change == 0:
                 break
     return Smoothness(largest, False)
+
+
+def batch_smoothness(f: Loss, x: Tensor, batch: int, L: float, seed: int = 0) -> Smoothness:
+    """L_b: in closed form where the loss knows its L_1, else from gradient differences H_S d around x; at least L.
+
+    The largest root of the mean of |H_S d|^2 / |d|^2 over batches S that d has not seen: a random d, and what the mean
+    of H_S^2 makes of it.
+    """
+    single = f.mean_square_lipschitz()
+    if single is not None:
+        return Smoothness(math.sqrt(L**2 + max(single**2 - L**2, 0.0) / batch), True)
+    length = 1e-3 * max(float(torch.linalg.vector_norm(x)), math.sqrt(x.numel()))
+
+    def change(d: Tensor, sample: Batch) -> Tensor:
+        size = max(float(torch.linalg.vector_norm(d)), 1e-300)
+        return f.gradient((x + d * (length / size), x), (1.0, -1.0), sample) * (size / length)
+
+    batches, d, largest = f.samples(seed, 24, batch), gaussian(x, Rng(seed, 1)), 0.0
+    for fresh in (batches[:8], batches[8:16], batches[16:]):
+        d = d / max(float(torch.linalg.vector_norm(d)), 1e-300)
+        changes = torch.stack([change(d, sample) for sample in fresh])
+        largest = max(largest, float(torch.linalg.vector_norm(changes)) / math.sqrt(len(fresh)))
+        d = torch.stack([change(u, sample) for u, sample in zip(changes, fresh, strict=True)]).mean(0)
+    return Smoothness(max(L, largest), False)
 
 
 def gaussian(like: Tensor, rng: Rng) -> Tensor:
@@ -171,11 +200,13 @@ def auto(problem: Problem, budget: int, x: Tensor | None = None) -> Parameters:
     iterations = max(1, (budget - first) // (2 * batch))
     prior = not all(isinstance(h, Penalty) for h in problem.hs)
     power = 0.0 if prior else 1 / 3
-    c_rho = L.value if prior else 0.5 * L.value / square
-    c_eta = 0.5 * L.value if exact and not prior else L.value + c_rho * square
+    L_batch = batch_smoothness(f, x, batch, L.value).value
+    c_rho = L.value if prior else 0.5 * L_batch / square
+    c_eta = 0.5 * L_batch if exact and not prior else L_batch + c_rho * square
     reasons = (
         f"L = {L.value:.4g} ({'closed form' if L.bound else 'from gradient differences'}), |A|^2 <= {square:.4g}",
-        f"eta_k = {c_eta:.4g} k^{power:.3g}: a first step of about 1/L, Theorem 3.2's exponent"
+        f"L_b = {L_batch:.4g}: the mean-square smoothness of batches of {batch}",
+        f"eta_k = {c_eta:.4g} k^{power:.3g}: a first step of about 1/L_b, Theorem 3.2's exponent"
         + (" replaced by 0 because a denoiser is used" if prior else ""),
         f"rho_k = {c_rho:.4g} k^{power:.3g}: "
         + ("with a denoiser rho is the weight of the prior; set it to your noise" if prior else "tied to eta by |A|^2"),
