@@ -117,7 +117,7 @@ def test_ctrl_c_ends_all_processes_and_says_how_to_go_on(send, number, tmp_path)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(going.pid, signal.SIGKILL)
-    assert going.returncode == 130
+    assert going.returncode == (143 if number == signal.SIGTERM else 130)
     assert said.strip().endswith(f"what is finished is kept in {out}: the same command goes on from there")
     assert "Traceback" not in said
 
@@ -194,7 +194,8 @@ def test_classify_errors_are_one_sentence(files, arguments, message, here):
 
 
 @pytest.mark.parametrize(
-    ("model", "message"), [("nothing.npz", "there is no model nothing.npz"), ("{train}", "is not a model of smadmm")]
+    ("model", "message"),
+    [("nothing.npz", "there is no model nothing.npz"), ("{train}", "make a model with smadmm classify")],
 )
 def test_predict_errors_are_one_sentence(files, model, message, here):
     code, _, error = here("predict", model.format(train=files / "train"), files / "train")

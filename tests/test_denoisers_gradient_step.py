@@ -246,6 +246,11 @@ def test_a_potential_that_is_no_value_for_each_image_is_refused() -> None:
         GradientStep(lambda x: x[:, 0].square()).potential(rand(1, 3, 5, 5))
 
 
+def test_floats_of_bytes_are_warned_of() -> None:
+    with pytest.warns(UserWarning, match=r"takes images in \[0, 1\], got a mean of .*; divide images of 0..255 by 255"):
+        load("ridge-natural")(255 * torch.rand(1, 1, 8, 8))
+
+
 def test_arrays_bytes_levels_and_names_are_refused_with_the_cure() -> None:
     denoiser = load("ridge-natural")
     with pytest.raises(TypeError, match="takes tensors, got ndarray; use torch.from_numpy"):

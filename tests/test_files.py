@@ -4,12 +4,14 @@ import ast
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import smadmm
-from smadmm.io.files import atomic_write
+from smadmm.io.files import atomic_write, locked, written_whole
+from smadmm.io.scan import ScanError
 from smadmm.io.sinogram import read_angles
 
 SOURCE = Path(smadmm.__file__).parent
@@ -50,6 +52,42 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
         atomic_write(tmp_path / "no folder" / "file", b"")
 
 
+def test_what_a_killed_writer_left_is_removed_and_what_is_being_written_is_not(tmp_path):
+    path, stale = tmp_path / "file", tmp_path / ".file.0123456789abcdef"
+    stale.write_bytes(b"half")
+    (tmp_path / ".other.0123456789abcdef").write_bytes(b"of another file")
+    with written_whole(path) as temporary:
+        assert not stale.exists()
+        atomic_write(path, b"meanwhile")
+        assert temporary.exists() and path.read_bytes() == b"meanwhile"
+        temporary.write_bytes(b"last")
+    assert path.read_bytes() == b"last"
+    assert {file.name for file in tmp_path.iterdir()} == {"file", ".other.0123456789abcdef"}
+
+
+HOLDING = """
+import sys, time
+from smadmm.io.files import locked
+with locked(sys.argv[1]):
+    print(1, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.command
+def test_a_lock_on_a_folder_dies_with_its_owner(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", HOLDING, str(tmp_path)], stdout=subprocess.PIPE) as owner:
+        assert owner.stdout.readline()
+        begin = time.monotonic()
+        with pytest.raises(ValueError, match="is being written by another run"), locked(tmp_path):
+            pass
+        assert time.monotonic() - begin < 1
+        owner.kill()
+    with locked(tmp_path):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
 def calls(file):
     """Calls that open a text: the node, its name, its mode."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -59,7 +97,7 @@ def calls(file):
         of = getattr(getattr(node.func, "value", None), "id", "")
         if name in ("read_text", "write_text"):
             yield node, name, name[0]
-        elif name == "open" and of not in ("Pillow", "os", "zarr"):
+        elif name == "open" and of not in ("Pillow", "os", "zarr", "archive"):
             place = 0 if isinstance(node.func, ast.Attribute) else 1  # path.open(mode), open(path, mode)
             mode = node.args[place] if len(node.args) > place else ast.Constant("r")
             yield node, name, ast.literal_eval(mode)
@@ -81,6 +119,34 @@ def test_texts_name_their_encoding_and_line_ends():
 def test_angles_from_an_editor_that_marks_its_files(tmp_path):
     (tmp_path / "angles.txt").write_bytes(b"\xef\xbb\xbf0\r\n45\r\n90\r\n")
     assert read_angles(str(tmp_path / "angles.txt"), 3)[0].tolist() == [0, 45, 90]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.npy", b""),
+        ("a.npy", b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f8', "),
+        ("a.npy", b"\x93NUMPY\x01\x00\x46\x00{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999999,)} \n"),
+        ("a.txt", b"\xff\xfe"),
+        ("a.txt", b"1 2 x"),
+    ],
+)
+def test_damaged_angles_are_refused_with_path_reason_and_cure(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ScanError) as caught:
+        read_angles(str(tmp_path / name), 3)
+    assert caught.value.path == tmp_path / name and caught.value.reason and caught.value.cure
+
+
+@pytest.mark.parametrize(("option", "value"), [("--seed", 10**23), ("--threads", 100_000)])
+def test_numbers_beyond_the_machine_are_refused(tmp_path, option, value):
+    runner = pytest.importorskip("typer.testing").CliRunner()
+    from smadmm.__main__ import app
+
+    done = runner.invoke(app, ["classify", "no file", option, str(value)])
+    assert done.exit_code != 0 and not isinstance(done.exception, OverflowError)
+    told = str(done.exception) + done.output
+    assert "cores of this machine" in told if option == "--threads" else "--seed" in told and "4294967295" in told, told
 
 
 @pytest.mark.command

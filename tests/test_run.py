@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -10,7 +12,7 @@ import torch
 
 from smadmm import ADMM, SAGA, SGD, Diverged, History, Problem, Reason, Stop, Storm, certify, run
 from smadmm.checkpoint import load
-from smadmm.losses import Logistic, Squared
+from smadmm.losses import Logistic, Squared, Stream
 from smadmm.proxes import L1, Denoised
 from smadmm.sampling import next_kept
 
@@ -157,14 +159,94 @@ def test_divergence_names_iteration_and_cause(problem, g, tmp_path):
         run(broken, START, Stop(iterations=100), objective=False)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_end_cleanly_with_the_state_saved(problem, number, tmp_path):
-    threading.Timer(0.3, signal.raise_signal, (number,)).start()
-    result = run(solver(problem), START, Stop(iterations=10**9), every=10**9, checkpoint=tmp_path / "c")
-    assert result.interrupted
-    kept, _ = load(tmp_path / "c")
-    assert kept.k == result.state.k > 0 and torch.equal(kept.x, result.state.x)
-    assert signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL)
+def test_ctrl_c_raises_with_the_state_saved(problem, tmp_path):
+    threading.Timer(0.3, signal.raise_signal, (signal.SIGINT,)).start()
+    with pytest.raises(KeyboardInterrupt, match=r"after \d+ iterations") as caught:
+        run(solver(problem), START, Stop(iterations=10**9), every=10**9, checkpoint=tmp_path / "c")
+    result, (kept, _) = caught.value.result, load(tmp_path / "c")
+    assert result.interrupted and kept.k == result.state.k > 0 and torch.equal(kept.x, result.state.x)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_handler_that_returns_ends_the_run_with_what_it_has(problem, tmp_path):
+    heard = []
+    usual = signal.signal(signal.SIGTERM, lambda number, frame: heard.append((number, (tmp_path / "c").exists())))
+    try:
+        threading.Timer(0.3, signal.raise_signal, (signal.SIGTERM,)).start()
+        result = run(solver(problem), START, Stop(iterations=10**9), every=10**9, checkpoint=tmp_path / "c")
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+    assert result.interrupted and heard == [(signal.SIGTERM, True)]
+
+
+TERMINATED = """
+import os, signal, sys, torch
+from smadmm import ADMM, SGD, Problem, Stop, losses, proxes, run
+solver = ADMM(Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1)), SGD(3), rho=1.0, eta=2.0)
+end = lambda s: s.k == 7 and signal.raise_signal(signal.SIGTERM)
+try:
+    run(solver, torch.zeros(3), Stop(iterations=99), callback=end, checkpoint=sys.argv[1])
+except Exception:
+    pass
+print("goes on")
+"""
+
+
+@pytest.mark.command
+def test_sigterm_ends_the_program_with_the_state_saved(tmp_path):
+    done = subprocess.run([sys.executable, "-c", TERMINATED, tmp_path / "c"], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGTERM and done.stdout == "" and load(tmp_path / "c")[0].k == 7
+
+
+def test_a_checkpoint_that_exists_is_not_overwritten(problem, tmp_path):
+    run(solver(problem), START, Stop(iterations=5), checkpoint=tmp_path / "c")
+    before = (tmp_path / "c").read_bytes()
+    with pytest.raises(ValueError, match="exists; go on with it by resume=True, remove it, or choose another"):
+        run(solver(problem), START, Stop(iterations=9), checkpoint=tmp_path / "c")
+    assert (tmp_path / "c").read_bytes() == before
+
+
+def test_two_runs_do_not_share_a_checkpoint(problem, tmp_path):
+    def second(s):
+        with pytest.raises(ValueError, match="is being written by another run"):
+            run(solver(problem), START, Stop(iterations=5), checkpoint=tmp_path / "c", resume=True)
+
+    run(solver(problem), START, Stop(iterations=2), callback=second, checkpoint=tmp_path / "c")
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_loader_that_shuffles_is_refused_where_a_run_is_to_be_resumed(tmp_path):
+    rows = torch.utils.data.TensorDataset(torch.randn(40, 6, dtype=torch.float64))
+    for shuffle in (True, False):
+        loader = torch.utils.data.DataLoader(rows, batch_size=8, shuffle=shuffle)
+        f = Stream(lambda x, batch: (x - batch[0]).square().mean(), loader)
+        going = ADMM(Problem(f, L1(0.01)), SGD(4), rho=0.1, eta=1.0)
+        assert run(going, START, Stop(iterations=3)).state.k == 3
+        if shuffle:
+            with pytest.raises(ValueError, match=r"DataLoader\(shuffle=True\) gives another order each time"):
+                run(going, START, Stop(iterations=3), checkpoint=tmp_path / "c")
+        else:
+            run(going, START, Stop(iterations=3), checkpoint=tmp_path / "c")
+
+
+def test_what_is_not_finite_is_named_within_an_iteration(problem, g):
+    X = torch.randn(200, 6, generator=g, dtype=torch.float64)
+    y = X[:, 0].clone()
+    y[[17, 120]] = float("inf")
+    with pytest.raises(Diverged, match="at the start; look for NaN or infinity in the data of sample 17, 120"):
+        run(ADMM(Problem(Squared(X, y), L1(0.01)), SGD(200), rho=1.0, eta=50.0), START, Stop(iterations=9))
+    calls = []
+
+    def denoiser(v):
+        calls.append(1)
+        return v * (float("nan") if len(calls) > 5 else 1.0)
+
+    with pytest.raises(Diverged, match="the prox of Denoised gave values that are not finite in iteration") as caught:
+        run(ADMM(Problem(problem.f, Denoised(denoiser)), SGD(4), rho=0.1, eta=1.0), START, Stop(iterations=99))
+    assert len(calls) == 6 and torch.isfinite(caught.value.state.x).all()
+    with pytest.raises(ValueError, match="the first x holds NaN or infinity"):
+        run(solver(problem), START * float("nan"), Stop(iterations=9))
 
 
 def test_quiet_without_a_terminal(problem, capfd):

@@ -83,6 +83,12 @@ def _function_parts(function: types.FunctionType) -> dict[str, Any]:
     return cells | defaults | {f"globals.{n}": v for n, v in used.items() if not isinstance(v, skipped)}
 
 
+def _module_parts(module: torch.nn.Module) -> dict[str, Any]:
+    """What a module depends on beside its code: parameters, all buffers, submodules, and attributes of its own."""
+    own = {key: item for key, item in vars(module).items() if not key.startswith("_")}
+    return own | dict(module._parameters) | dict(module._buffers) | dict(module._modules)
+
+
 def _entries(name: str, value: Any, seen: frozenset[int]) -> Iterator[tuple[str, str]]:
     if id(value) in seen or isinstance(value, torch.device):
         return  # where a run computes is not what it computes
@@ -114,14 +120,18 @@ def _entries(name: str, value: Any, seen: frozenset[int]) -> Iterator[tuple[str,
         for key in sorted(value, key=str):
             yield from _entries(f"{name}.{key}", value[key], seen)
     elif isinstance(value, torch.nn.Module):
-        yield name, type(value).__qualname__
-        yield from _entries(name, dict(value.state_dict()), seen)
+        yield name, f"{type(value).__module__}.{type(value).__qualname__}"
+        yield from _entries(name, _module_parts(value), seen)
     elif is_scipy_sparse(value):
         value = value.tocsr()
         yield from _entries(name, {"data": value.data, "indices": value.indices, "indptr": value.indptr}, seen)
     else:
-        yield name, f"{type(value).__module__}.{type(value).__qualname__}"
-        public = {key: item for key, item in getattr(value, "__dict__", {}).items() if not key.startswith("_")}
+        known = hasattr(value, "__dict__") or hasattr(type(value), "__slots__") or isinstance(value, type)
+        told = "" if known else ", whose values cannot be compared"
+        yield name, f"{type(value).__module__}.{type(value).__qualname__}{told}"
+        slots = {key: getattr(value, key) for key in getattr(type(value), "__slots__", ()) if hasattr(value, key)}
+        every = getattr(value, "__dict__", {}) | slots
+        public = {key: item for key, item in every.items() if not key.startswith("_")}
         yield from _entries(name, public, seen)
 
 

@@ -3,6 +3,9 @@
 The clock counts the steps alone: metrics, checkpoints and the progress bar are outside it, and metrics are outside the
 count of sample gradients. A run that was stopped - by a rule, by Ctrl-C, SIGTERM, or killed - continues from its
 checkpoint exactly as if it had never stopped.
+
+A signal takes effect as it would without run(), only after the state is kept: Ctrl-C raises KeyboardInterrupt, SIGTERM
+ends the program, and a handler of your own is called; if that returns, so does run(), with what it has.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Protocol
@@ -26,13 +29,16 @@ from smadmm import checkpoint as checkpoints
 from smadmm.certificate import certify as certificate_of
 from smadmm.estimators import Estimate
 from smadmm.extras import needs
-from smadmm.losses.stream import StreamEnded
-from smadmm.problem import Penalty, Problem
+from smadmm.io.files import locked
+from smadmm.losses.stream import Stream, StreamEnded
+from smadmm.problem import FiniteSum, Penalty, Problem
 from smadmm.sampling import next_kept
 from smadmm.solver import State
 
 EXPLOSION = 1e8  # growth of |x| that counts as divergence
+NOT_FINITE = "look for NaN or infinity in the data or the loss"
 PARTS = ("gradient", "subdifferential", "feasibility")  # of the certificate
+NAMED = 5  # samples that an error names
 
 Measure = Callable[[Any], float]  # a state -> a number for the history
 
@@ -207,6 +213,20 @@ class Result:
         write_json(target / "run.json", {**last, "stopped": self.reason.value, "warnings": list(self.warnings)})
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a run: `result` is what it had reached, which the checkpoint holds, too, where there is one.
+
+    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
+    >>> error = smadmm.running.Interrupted(solve(problem, budget=60))
+    >>> str(error)
+    'after 30 iterations'
+    """
+
+    def __init__(self, result: Result):
+        super().__init__(f"after {result.state.k} iterations")
+        self.result = result
+
+
 @dataclass(frozen=True)
 class Stop:
     """Stop rules; the first that holds ends the run.
@@ -285,9 +305,9 @@ class Recorder:
 
 
 @contextmanager
-def interruptible() -> Iterator[list[str]]:
-    """Collects SIGINT and SIGTERM, unless ignored, instead of dying of them; a second SIGINT acts as usual."""
-    caught: list[str] = []
+def interruptible() -> Iterator[list[signal.Signals]]:
+    """Collects SIGINT and SIGTERM, unless ignored, instead of dying of them; a second one acts as usual."""
+    caught: list[signal.Signals] = []
     if threading.current_thread() is not threading.main_thread():
         yield caught
         return
@@ -295,7 +315,7 @@ def interruptible() -> Iterator[list[str]]:
     previous = {number: handler for number, handler in previous.items() if handler is not signal.SIG_IGN}
 
     def note(number: int, frame: Any) -> None:
-        caught.append(signal.Signals(number).name)
+        caught.append(signal.Signals(number))
         signal.signal(number, previous[signal.Signals(number)])
 
     for number in previous:
@@ -305,6 +325,12 @@ def interruptible() -> Iterator[list[str]]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def deliver(caught: list[signal.Signals]) -> None:
+    """Let the first signal that `interruptible` has collected act as usual, now that the state is kept."""
+    if caught:
+        signal.raise_signal(caught[0])
 
 
 class _Saver:
@@ -325,9 +351,6 @@ class _Saver:
     def save(self, s: State, extra: Mapping[str, Any], others: Mapping[str, State]) -> None:
         if self.path is None:
             return
-        folder = os.path.dirname(os.path.abspath(self.path))
-        if not os.path.isdir(folder) or os.path.isdir(self.path):
-            raise ValueError(f"the checkpoint {self.path} cannot be written: give a file in a folder that exists")
         checkpoints.save(self.path, s, self.settings, extra, others)
         self.last = time.monotonic()
 
@@ -351,7 +374,7 @@ class _Running:
         if resume and path is None:
             raise ValueError("resume=True needs a checkpoint file; give checkpoint=path")
         if resume and path is not None and os.path.exists(path):
-            device = start.device if isinstance(start, Tensor) else start.x.device
+            device = (start if isinstance(start, Tensor) else start.x).device
             self.state, extra = checkpoints.load(path, self.saver.settings, device)
             self.history, self.clock = History(extra["history"]), extra["seconds"]
             self.first = extra.get("first", 0)
@@ -360,6 +383,8 @@ class _Running:
             begin = time.perf_counter()
             self.state = start if not isinstance(start, Tensor) else self.solver.init(start)
             self.clock, self.first = time.perf_counter() - begin, self.state.k
+            if not bool(torch.isfinite(self.state.est.v).all()):
+                raise Diverged(self._why_not_finite(self.state), self.state, self.history)
             self.save()  # at once: a path that cannot be written to is found now, not hours later
         if not self.history.rows:
             self.record()
@@ -388,6 +413,7 @@ class _Running:
         _check_estimate(self.state, last)
         trouble = trouble_of(self.state, self.limit)
         if trouble:
+            trouble = self._why_not_finite(self.state) or trouble
             self.state = last
             self.save()
             raise Diverged(f"{trouble}. The state of iteration {last.k} is kept", last, self.history)
@@ -395,6 +421,23 @@ class _Running:
         if done == self.next:
             self.kept["random"], self.next = _without_tables(self.state), next_kept(self.solver.seed, done)
         return self.stop.after_step(self.state, self.clock)
+
+    def _why_not_finite(self, s: State) -> str:
+        """Which part of the problem first gave NaN or infinity; empty where none did, and the step is to blame."""
+        for h, z, y in zip(self.solver.problem.hs, s.zs, s.ys, strict=False):
+            if bool(torch.isfinite(z).all()) and not bool(torch.isfinite(y).all()):
+                return f"the prox of {type(h).__name__} gave values that are not finite in iteration {s.k}; look there"
+        x, v, f = s.est.at, s.est.v, self.solver.problem.f
+        if bool(torch.isfinite(v).all()) or not bool(torch.isfinite(x).all()):
+            return ""
+        what = f"the gradient is not finite after iteration {s.k}" if s.k else "the gradient is not finite at the start"
+        samples = bad_samples(f, x) if isinstance(f, FiniteSum) else []
+        if samples:
+            listed = ", ".join(map(str, samples[:NAMED])) + (", ..." if len(samples) > NAMED else "")
+            return f"{what}; look for NaN or infinity in the data of sample {listed}, or in the loss there"
+        if isinstance(f, Stream):
+            return f"{what}; look for NaN or infinity in the stream before sample {s.drawn}, or in the loss"
+        return f"{what}; {NOT_FINITE}"
 
     def record(self, last: bool = False) -> Reason | None:
         costly = last or self.history.rows % self.sparse == 0
@@ -451,7 +494,8 @@ def run(
     A row of history is recorded at the start, every `every` iterations and at the end. `callback(state)` may return
     True to stop. With `resume` the run continues from `checkpoint` if that file exists. The objective and the
     certificate, which cost full gradients, are in every `sparse`-th row and in the last. `random_iterate` keeps the
-    state of an iteration drawn at random: `Result.random`.
+    state of an iteration drawn at random: `Result.random`. A checkpoint that exists is refused without `resume`. After
+    Ctrl-C the state is kept and `Interrupted`, a KeyboardInterrupt, is raised.
 
     >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
     >>> solver = ADMM(problem, Spider(batch=3, every=1), rho=1.0, eta=1.0)
@@ -467,12 +511,32 @@ def run(
     recorder = Recorder(solver.problem, metrics or {}, objective or stop.patience is not None, certify, certify_sample)
     saver = _Saver(solver, checkpoint, checkpoint_iterations, checkpoint_seconds)
     running = _Running(solver, stop, recorder, saver, random_iterate, sparse)
-    running.begin(start, resume)
-    reason = _advance(running, every, callback, progress)
-    return Result(running.state, running.history, reason, running.kept.get("best"), running.kept.get("random"))
+    if checkpoint is not None:
+        _refuse_to_lose(checkpoint, solver.problem.f, resume)
+    with nullcontext() if checkpoint is None else locked(checkpoint):
+        running.begin(start, resume)
+        reason, signals = _advance(running, every, callback, progress)
+    result = Result(running.state, running.history, reason, running.kept.get("best"), running.kept.get("random"))
+    try:
+        deliver(signals)
+    except KeyboardInterrupt:
+        raise Interrupted(result) from None
+    return result
 
 
-def _advance(running: _Running, every: int, callback: Callable[[State], bool | None] | None, progress: bool) -> Reason:
+def _refuse_to_lose(path: str | os.PathLike[str], f: Any, resume: bool) -> None:
+    """Refuse a checkpoint that cannot be written, would be lost, or could not be resumed exactly."""
+    if not os.path.isdir(os.path.dirname(os.path.abspath(path))) or os.path.isdir(path):
+        raise ValueError(f"the checkpoint {path} cannot be written: give a file in a folder that exists")
+    if os.path.exists(path) and not resume:
+        raise ValueError(f"the checkpoint {path} exists; go on with it by resume=True, remove it, or choose another")
+    if isinstance(f, Stream):
+        f.refuse_random_order()
+
+
+def _advance(
+    running: _Running, every: int, callback: Callable[[State], bool | None] | None, progress: bool
+) -> tuple[Reason, list[signal.Signals]]:
     """Iterate until there is a reason to stop, then record and save."""
     reason = running.stop.after_step(running.state, running.clock)
     with interruptible() as signals, running.bar(progress) as bar:
@@ -494,7 +558,7 @@ def _advance(running: _Running, every: int, callback: Callable[[State], bool | N
     if running.history["k"][-1] != running.state.k and reason is not Reason.INTERRUPTED:
         running.record(last=True)
     running.save()
-    return reason
+    return reason, signals
 
 
 def _check_arguments(solver: Solver, start: Any, stop: Any, counts: Mapping[str, int | None]) -> None:
@@ -505,6 +569,8 @@ def _check_arguments(solver: Solver, start: Any, stop: Any, counts: Mapping[str,
     for name, value in counts.items():
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
+    if not bool(torch.isfinite(start if isinstance(start, Tensor) else start.x).all()):
+        raise ValueError("the first x holds NaN or infinity; start from finite numbers, such as torch.zeros")
     problem = solver.problem
     if stop.patience is not None and (problem.f.n is None or not all(isinstance(h, Penalty) for h in problem.hs)):
         raise ValueError("patience needs an objective, which a stream or a denoiser does not have; use another rule")
@@ -527,13 +593,30 @@ def _check_estimate(s: State, last: State) -> None:
         )
 
 
+def bad_samples(f: FiniteSum, x: Tensor, most: int = NAMED + 1) -> list[int]:
+    """The first samples whose gradient at x is not finite, found by halving the parts that have some."""
+    waiting: list[Tensor] = [f.everything]
+    found: list[int] = []
+    while waiting and len(found) < most:
+        part = waiting.pop()
+        if bool(torch.isfinite(f.gradient((x,), (1.0,), part)).all()):
+            continue
+        if len(part) == 1:
+            found.append(int(part))
+        else:
+            waiting += [part[len(part) // 2 :], part[: len(part) // 2]]
+    return found
+
+
 def trouble_of(s: State, limit: float) -> str | None:
     """What is wrong with a state, and the likely cause."""
     size, slope = (float(torch.linalg.vector_norm(v)) for v in (s.x, s.est.v))
     if size <= limit and math.isfinite(slope):
         return None
     if math.isfinite(size) and size <= limit:
-        what, cause = "the gradient is not finite", "look for NaN or infinity in the data or the loss"
+        what, cause = "the gradient is not finite", NOT_FINITE
+    elif not all(bool(y.isfinite().all()) for y in s.ys):
+        what, cause = "y, which a prox or denoiser made, is not finite", "look for NaN or infinity there, or raise eta"
     else:
         what = f"|x| = {size:.3g} has exploded" if math.isfinite(size) else "x is not finite"
         cause = "the step 1/eta is likely too long for this problem: raise eta, or take smadmm.tuning.auto's"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import logging
 import shlex
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any
 
 try:
     import typer
@@ -18,6 +21,10 @@ except ImportError:
 
 import smadmm
 from smadmm.arguments import ArgumentError
+from smadmm.io.files import locked, output_folder, refuse_finished
+
+LOG = logging.getLogger("smadmm")
+INTERRUPTED, TERMINATED = 130, 143  # exit codes of SIGINT and SIGTERM, as shells show them
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, help=smadmm.__doc__, pretty_exceptions_enable=False)
 
@@ -45,21 +52,48 @@ def typed() -> str:
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Ctrl-C keeps what is done and says how to go on; warnings about the data come with the result."""
+    """Ctrl-C and SIGTERM keep what is done and say how to go on; warnings about the data come with the result."""
     from smadmm.imaging.result import DataWarning
+    from smadmm.running import Interrupted
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)
             yield
-    except KeyboardInterrupt:
-        stopped("")
+    except KeyboardInterrupt as error:
+        stopped(f" {error}" if isinstance(error, Interrupted) else "", INTERRUPTED)
+    except SystemExit as error:
+        if error.code != TERMINATED:
+            raise
+        stopped("", TERMINATED)
 
 
-def stopped(where: str) -> None:
-    """End with exit code 130 and the way to go on."""
+def stopped(where: str, code: int) -> None:
+    """End with the code of the signal and the way to go on."""
     typer.echo(f"stopped{where}; everything is kept, go on with: {typed()} --resume", err=True)
-    raise typer.Exit(130)
+    raise typer.Exit(code)
+
+
+def _terminated(number: int, frame: Any) -> None:
+    raise SystemExit(TERMINATED)  # unlike death by the signal, this lets go of locks and temporary files
+
+
+@contextmanager
+def writing(out: str, result: str, overwrite: bool) -> Iterator[Path]:
+    """The output folder, for this run alone; one that holds a finished `result` is refused unless it may be replaced.
+
+    A folder that is made here and stays empty is removed.
+    """
+    folder, made = Path(out), not Path(out).exists()
+    refuse_finished(folder, result, overwrite)
+    try:
+        with locked(output_folder(folder)):
+            refuse_finished(folder, result, overwrite)  # a run that ended while this one began
+            yield folder
+    finally:
+        if made:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def option(argument: str) -> str:
@@ -67,10 +101,23 @@ def option(argument: str) -> str:
     return "--" + argument.replace("_", "-")
 
 
+def _on_stderr() -> logging.Handler:
+    """What the library tells its log goes to stderr, unless it is to be quiet."""
+    told = logging.StreamHandler()
+    if "--quiet" not in sys.argv:
+        LOG.addHandler(told)
+        LOG.setLevel(logging.INFO)
+    return told
+
+
 def main() -> None:
     """Entry point: one sentence for an error of the user or the machine, a traceback for one of ours."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a letter that the terminal lacks must not end a run
+    told = _on_stderr()
+    usual = signal.getsignal(signal.SIGTERM)
+    if usual is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminated)
     try:
         app()
     except (ValueError, OSError, ImportError) as error:
@@ -83,3 +130,6 @@ def main() -> None:
             raise
         typer.echo("Error: this machine has not enough memory; use smaller images or less data", err=True)
         sys.exit(2)
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+        LOG.removeHandler(told)

@@ -11,10 +11,12 @@ import torch
 import typer
 
 from smadmm.arguments import one_of
-from smadmm.cli.app import app
-from smadmm.cli.options import Data, OnlyCPU, Quiet, Seed, Threads
-from smadmm.io.files import output_folder, write_csv
+from smadmm.cli.app import app, writing
+from smadmm.cli.options import Data, OnlyCPU, Overwrite, Quiet, Seed, Threads
+from smadmm.io.files import write_csv
 from smadmm.io.libsvm import Dataset, load_libsvm
+from smadmm.io.limits import text_of
+from smadmm.io.scan import readable
 from smadmm.report.figures import not_drawn, write_figure
 
 HEAVIEST = 10
@@ -29,6 +31,7 @@ Impute = Annotated[bool, typer.Option("--impute", help="Replace missing values b
 
 @app.command(rich_help_panel="Data")
 def classify(
+    context: typer.Context,
     source: Source,
     test: Annotated[str | None, typer.Option(help="File to measure the accuracy on.")] = None,
     out: Annotated[str | None, typer.Option("--out", help="Folder for the model and the picture.")] = None,
@@ -42,6 +45,7 @@ def classify(
     method: Annotated[str, typer.Option(help="auto, smadmm, sadmm, svrg, saga, spider or asvrg.")] = "auto",
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.", min=1)] = None,
     data: Data = None,
+    overwrite: Overwrite = False,
     seed: Seed = 0,
     device: OnlyCPU = "cpu",
     threads: Threads = 1,
@@ -52,6 +56,7 @@ def classify(
     from smadmm.learn.classifier import SOLVERS, GraphGuidedClassifier
 
     one_of("method", method, SOLVERS)
+    folder = None if out is None else context.with_resource(writing(out, "model.npz", overwrite))
     fitted = GraphGuidedClassifier(
         alpha, graph=_graph(graph), loss=loss, solver=method, max_epochs=epochs, random_state=seed,
         verbose=int(not quiet),
@@ -61,7 +66,7 @@ def classify(
         held_out = None
         if test is not None:
             held_out = load_rows(test, data, train.X.shape[1], target, impute)
-        for line in _fit(fitted, train, held_out, None if out is None else output_folder(out)):
+        for line in _fit(fitted, train, held_out, folder):
             typer.echo(line)
     except KeyboardInterrupt:
         typer.echo("stopped; nothing was written. Fewer --epochs end sooner", err=True)
@@ -70,22 +75,25 @@ def classify(
 
 @app.command(rich_help_panel="Data")
 def predict(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="model.npz of smadmm classify, or its folder.")],
     source: Source,
     out: Annotated[str | None, typer.Option("--out", help="Folder for predictions.csv.")] = None,
     target: Target = None,
     impute: Impute = False,
     data: Data = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Apply a model of smadmm classify: predictions with probabilities, and the accuracy if there are labels."""
     path = Path(model) / "model.npz" if Path(model).is_dir() else Path(model)
     if not path.exists():
         raise ValueError(f"there is no model {path}; make one with: smadmm classify TRAIN --out DIR")
+    folder = None if out is None else context.with_resource(writing(out, "predictions.csv", overwrite))
     from smadmm.io.models import load_model
 
     classifier = load_model(path)
     rows = load_rows(source, data, None, target, impute, labelled=False)
-    for line in _apply(classifier, rows, None if out is None else output_folder(out)):
+    for line in _apply(classifier, rows, folder):
         typer.echo(line)
 
 
@@ -97,9 +105,11 @@ def _graph(name: str) -> Any:
         return None
     if not Path(name).exists():
         raise ValueError(f"graph {name!r} is neither glasso, knn, chain, none nor a file of edges")
-    ends = np.loadtxt(name, dtype=str, ndmin=2, encoding="utf-8-sig")
-    if ends.shape[1] != 2:
-        raise ValueError(f"{name} is not a file of edges, two features per line: it has {ends.shape[1]} columns")
+    with readable(Path(name), "a file of edges has two features per line"):
+        text = text_of(Path(name))
+        ends = np.array([words for line in text.splitlines() if (words := line.partition("#")[0].split())], dtype=str)
+        if ends.ndim != 2 or ends.shape[1] != 2:
+            raise ValueError(f"{name} is not a file of edges, two features per line")
     return ends.astype(np.int64) if all(end.isdigit() for end in ends.ravel()) else ends.tolist()
 
 

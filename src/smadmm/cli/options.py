@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -42,14 +43,17 @@ AxisOrder = Annotated[
 ]
 Views = Annotated[int | None, typer.Option("--views", help="Use only this many of the measured views, evenly chosen.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the unfinished run in --out.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished result in --out.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A smaller version, for a first look.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of all random numbers.", min=0)]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of all random numbers.", min=0, max=2**32 - 1)]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 
 
 def _some(threads: int) -> int:
     if threads < 1:
         raise ValueError(f"--threads must be at least 1, got {threads}")
+    if threads > (cores := os.cpu_count() or 1):
+        raise ValueError(f"--threads {threads} is more than the {cores} cores of this machine; lower it")
     return threads
 
 

@@ -14,7 +14,7 @@ import typer
 
 import smadmm
 from smadmm.arguments import ArgumentError, one_of, positive
-from smadmm.cli.app import app, resumable, stopped, typed
+from smadmm.cli.app import INTERRUPTED, app, resumable, stopped, typed, writing
 from smadmm.cli.options import (
     Air,
     Angles,
@@ -25,6 +25,7 @@ from smadmm.cli.options import (
     Device,
     Flat,
     MethodName,
+    Overwrite,
     PriorName,
     Quiet,
     ResultFolder,
@@ -59,6 +60,7 @@ UNFINISHED = "unfinished"
 
 @app.command(rich_help_panel="Images")
 def reconstruct(
+    context: typer.Context,
     source: Annotated[
         str,
         typer.Argument(
@@ -118,6 +120,7 @@ def reconstruct(
     seconds: Annotated[float | None, typer.Option(help="Seconds per slice.")] = None,
     strength: Strength = 1.0,
     resume: Resume = False,
+    overwrite: Overwrite = False,
     seed: Seed = 0,
     device: Device = "cpu",
     threads: Threads = 1,
@@ -126,7 +129,8 @@ def reconstruct(
     """Reconstruct an image or a volume from few, noisy X-ray views."""
     needs("tifffile", "imaging", "reconstructions")  # before the work, not after
     torch.set_num_threads(threads)
-    path, folder = Path(source), Path(out)
+    path, going_on = Path(source), resume and (Path(out) / UNFINISHED).exists()
+    folder = context.with_resource(writing(out, "run.json", overwrite or going_on))
     lengths = {"source_to_axis": source_to_axis, "source_to_detector": source_to_detector, "pitch": pitch}
     if simulate is None:
         if snr is not None:
@@ -152,7 +156,8 @@ def reconstruct(
         if result.interrupted:
             done, count = len(result.slices), len(result.image) if result.image.ndim == 3 else 1
             stopped(
-                f" in slice {done} of {count}" if count > 1 else f" after {result.slices[0]['iterations']} iterations"
+                f" in slice {done} of {count}" if count > 1 else f" after {result.slices[0]['iterations']} iterations",
+                INTERRUPTED,
             )
         for line in result.notes:
             typer.echo(line)

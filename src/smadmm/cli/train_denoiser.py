@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, get_args
@@ -16,7 +17,7 @@ from smadmm.cli.app import app
 from smadmm.cli.options import Device, Quiet, Seed, Threads
 from smadmm.denoisers.training.loop import Trained
 from smadmm.denoisers.training.recipes import OF_NETWORKS, OF_RIDGE, Arch, Preset, Recipe, recipe
-from smadmm.io.files import output_folder
+from smadmm.io.files import locked, output_folder
 from smadmm.report.figures import not_drawn
 
 
@@ -64,12 +65,17 @@ def train_denoiser(
             raise ValueError(f"there is no file or folder {given!r}")
     path = Path(out) if out.endswith(".safetensors") else Path(f"{out}.safetensors")
     output_folder(path.parent)
-    trained = train(
-        [Path(given) for given in sources], path, chosen, minutes=minutes,
-        start=None if start_from is None else _weights(start_from), also=[Path(given) for given in also or []],
-        resume=resume, skip_unreadable=skip_unreadable, sharp=sharp, progress=not quiet, device=device,
-    )  # fmt: skip
-    if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
+    first = os.environ.get("RANK", "0") == "0"  # of torchrun's processes one writes and speaks
+    try:
+        with locked(path) if first else nullcontext():
+            trained = train(
+                [Path(given) for given in sources], path, chosen, minutes=minutes,
+                start=None if start_from is None else _weights(start_from), also=[Path(given) for given in also or []],
+                resume=resume, skip_unreadable=skip_unreadable, sharp=sharp, progress=not quiet, device=device,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        trained = None
+    if first:
         typer.echo(_told(trained, chosen, path))
     if trained is None:
         raise typer.Exit(130)

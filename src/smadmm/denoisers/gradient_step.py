@@ -5,11 +5,14 @@ D(z)|^2, and phi is L/(1+L)-weakly convex. Noise levels: D_f(x) = f D(x/f) has t
 same L, and suits noise f times the level D was trained for (training per level gives better quality).
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+
+BYTES = (2.0, 65535.0)  # means of images in bytes; beyond them a run has diverged
 
 
 class Potential(Protocol):
@@ -112,6 +115,7 @@ class GradientStep(nn.Module):
     def _planes(self, x: Tensor) -> Tensor:
         """B x C x H x W as (B C) x 1 x H x W, in the precision of the weights."""
         _check(x)
+        _warn_of_bytes(x)
         weight = next(self.parameters(), x)
         return x.reshape(-1, 1, *x.shape[-2:]).to(weight.dtype)
 
@@ -185,6 +189,15 @@ def _check(x: Tensor) -> None:
         raise ValueError(f"images must be at least 2 pixels wide and high, got {x.shape[-2]} x {x.shape[-1]}")
     if not x.is_floating_point():
         raise ValueError(f"a denoiser takes real numbers in [0, 1], got {x.dtype}; use x.float() / 255 for bytes")
+
+
+def _warn_of_bytes(x: Tensor) -> None:
+    """Warn of images of 0..255, which pass a denoiser for [0, 1] nearly unchanged."""
+    if BYTES[0] < (mean := float(x.detach().mean())) <= BYTES[1]:
+        warnings.warn(
+            f"a denoiser takes images in [0, 1], got a mean of {mean:.4g}; divide images of 0..255 by 255",
+            stacklevel=3,
+        )
 
 
 def _windows(length: int, tile: int, overlap: int, unit: int) -> Iterator[tuple[slice, slice, slice]]:

@@ -41,6 +41,8 @@ class ImageResult:
     inspection: Any = None  # of the slice that is shown: smadmm.imaging.Inspection, where it was made
     trust: Any = None  # smadmm.imaging.Trust of that slice, where views were held out
     residual: Array | None = None  # b - A x of that slice, in the sinogram's unit, where it is in memory
+    probe: NDArray[np.complex64] | None = None  # of ptychography, as it was given or found
+    positions: NDArray[np.float64] | None = None  # likewise, rows and columns
     window: Limits | None = field(default=None)  # black and white of pictures; None: quantiles of the answer
 
     @property

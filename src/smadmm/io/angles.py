@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smadmm.arguments import ArgumentError
-from smadmm.io.scan import Unit
+from smadmm.io.limits import load_npy, text_of
+from smadmm.io.scan import NUMBERS, Unit, readable
 
 UNITS = {"deg": "degrees", "rad": "radians", "°": "degrees"}
 
@@ -48,15 +49,15 @@ def read_angles(text: str, views: int) -> tuple[NDArray[np.float64], Unit]:
     path = Path(text)
     if not path.is_file():
         raise ValueError(f"there is no file of angles {text!r}; give one number per view, or a range such as 0:180")
-    try:
+    with readable(path, "give one number per view"):
         if path.suffix.lower() == ".npy":
-            values = np.load(path, allow_pickle=False)
+            values = load_npy(path)
         else:
-            text = path.read_text(encoding="utf-8-sig")  # Windows' editors mark their files
-            values = np.array(text.replace(",", " ").replace(";", " ").split(), dtype=np.float64)
+            words = text_of(path).replace(",", " ").replace(";", " ").split()
+            values = np.array(words, dtype=np.float64)
+        if values.dtype.kind not in NUMBERS:
+            raise ValueError(f"holds {values.dtype}, not numbers")
         return np.asarray(values, dtype=np.float64).ravel(), named_unit(path.stem)
-    except (ValueError, UnicodeDecodeError) as error:
-        raise ValueError(f"the angles in {path} cannot be read: {error}") from None
 
 
 def in_degrees(angles: NDArray[np.float64], unit: str) -> tuple[NDArray[np.float64], str]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from smadmm.io.angles import named_unit
 from smadmm.io.hdf5 import HDF5, check_readable, read_hdf5
 from smadmm.io.images import Lazily
+from smadmm.io.limits import load_npz
 from smadmm.io.matlab import read_matlab
 from smadmm.io.scan import AXES, Content, Fan, Found, ScanError, fan_of
 from smadmm.io.zarr_store import is_zarr, read_zarr
@@ -44,11 +45,10 @@ def content_of(path: Path) -> Content | None:
     if path.is_dir():
         return read_zarr(path) if is_zarr(path) else None
     if suffix == ".npz":
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:  # np.load leaves bad files open
-            content = Content()
-            for name in archive:
-                content.put(name, archive[name])
-            return content
+        content = Content()
+        for name, value in load_npz(path).items():
+            content.put(name, value)
+        return content
     if suffix in HDF5:
         return read_hdf5(path)
     return read_matlab(path) if suffix == ".mat" else None

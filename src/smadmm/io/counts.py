@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from smadmm.arguments import ArgumentError
 from smadmm.io.arrays import DARK_NAMES, FLAT_NAMES, content_of, only
 from smadmm.io.images import read_tiff
+from smadmm.io.limits import load_npy
 from smadmm.io.scan import Sinogram, plain, readable
 from smadmm.io.tiff_folder import pages_of, tiff_files
 
@@ -169,5 +170,5 @@ def _file(name: str, path: Path) -> Any:
         if path.is_dir():
             return pages_of(tiff_files(path))
         if path.suffix.lower() == ".npy":
-            return np.load(path, mmap_mode="r", allow_pickle=False)
+            return load_npy(path, mapped=True)
         return read_tiff(path, mapped=True)

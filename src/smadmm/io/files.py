@@ -1,4 +1,9 @@
-"""Files written whole or not at all: bytes, arrays, JSON and CSV; and folders for results."""
+"""Files written whole or not at all: bytes, arrays, JSON and CSV; and folders for results, each with one writer.
+
+A file is written beside its place and moved there. While it is written it is locked (flock), and the lock dies with the
+process: what a killed process left behind has no lock, and the next writer of the same file removes it. Windows has no
+such lock; there, leftovers stay and two runs into one folder are not noticed.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,23 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from smadmm.arguments import ArgumentError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = ".lock"
 Target = str | os.PathLike[str]
 
 
@@ -28,16 +42,21 @@ def atomic_write(path: Target, data: bytes) -> None:
 def written_whole(path: Target) -> Iterator[Path]:
     """A new file to write to, which takes the place of path when all is done: path holds all of it, or what it did."""
     path = path if isinstance(path, Path) else Path(path)
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}"
-    open(temporary, "xb").close()  # a file that cannot be made leaves nothing to remove
+    _remove_stale(path)
+    temporary, held = _temporary(path)
     try:
         yield temporary
         with open(temporary, "r+b") as file:
             os.fsync(file.fileno())
+        if os.name == "nt":  # Windows cannot move a file that is open
+            held.close()
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        held.close()
+        with suppress(FileNotFoundError):  # the folder was removed meanwhile
+            os.unlink(temporary)
         raise
+    held.close()
     if os.name == "nt":  # Windows cannot open a folder
         return
     folder = os.open(path.parent, os.O_RDONLY)
@@ -45,6 +64,73 @@ def written_whole(path: Target) -> Iterator[Path]:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _temporary(path: Path) -> tuple[Path, Any]:
+    """A new file beside path, and its open handle with the lock."""
+    while True:
+        temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}"
+        held = open(temporary, "xb")  # noqa: SIM115
+        if _lock(held) and os.fstat(held.fileno()).st_nlink:
+            return temporary, held
+        held.close()  # another writer took it for stale before it was locked
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove what killed writers of this path left beside it."""
+    if fcntl is None:
+        return
+    left = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}")
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        for entry in entries:
+            if left.fullmatch(entry.name):
+                with suppress(OSError), open(entry.path, "rb") as file:
+                    if _lock(file):
+                        os.unlink(entry.path)
+
+
+def _lock(file: Any) -> bool:
+    """Lock an open file until it is closed or the process ends; whether it was free."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
+@contextmanager
+def locked(path: Target) -> Iterator[None]:
+    """Within, path (a file, or a folder that exists) has no other writer; a second one is refused at once."""
+    path = Path(path)
+    mark = path / LOCK if path.is_dir() else path.parent / f".{path.name}{LOCK}"
+    while True:
+        held = open(mark, "ab")  # noqa: SIM115
+        if not _lock(held):
+            held.close()
+            raise ArgumentError("{0} is being written by another run; wait until it ends, or choose another", path)
+        if os.path.exists(mark) and os.path.samestat(os.fstat(held.fileno()), os.stat(mark)):
+            break
+        held.close()  # its owner ended and removed it before it was locked
+    try:
+        yield
+    finally:
+        if os.name == "nt":  # Windows cannot remove a file that is open
+            held.close()
+        with suppress(OSError):
+            os.unlink(mark)
+        held.close()
+
+
+def refuse_finished(folder: Target, name: str, overwrite: bool) -> None:
+    """Refuse a folder that holds a finished result, unless it is to be replaced."""
+    if not overwrite and (Path(folder) / name).exists():
+        raise ArgumentError(
+            "{0} holds a finished result ({1}); choose another folder, or set {overwrite} to replace it", folder, name
+        )
 
 
 def cleaned(value: Any) -> Any:
@@ -76,6 +162,15 @@ def write_array(path: Target, array: Any) -> None:
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     atomic_write(path, buffer.getvalue())
+
+
+def write_slices(path: Target, shape: tuple[int, ...], slices: Iterable[Any]) -> None:
+    """An NPY file of float32, written slice by slice."""
+    header = {"descr": "<f4", "fortran_order": False, "shape": tuple(int(n) for n in shape)}
+    with written_whole(path) as temporary, open(temporary, "r+b") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for values in slices:
+            file.write(np.ascontiguousarray(values, dtype="<f4").data)
 
 
 def write_arrays(path: Target, arrays: Mapping[str, Any], about: Any) -> None:

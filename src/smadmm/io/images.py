@@ -23,6 +23,8 @@ from torch import Tensor
 from smadmm.arguments import ArgumentError
 from smadmm.extras import needs
 from smadmm.io import dicom
+from smadmm.io.limits import load_npy, load_npz
+from smadmm.io.scan import readable
 
 PICTURES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm"}
 SLICES = {".npz", ".dcm"}
@@ -160,20 +162,15 @@ def read_slices(path: Path) -> Slices:
         read = lambda i: window(series.hounsfield(i)).numpy()  # noqa: E731
         return Slices((len(series), *series.shape), read, True, series, series.notes)
     suffix = path.suffix.lower()
-    try:
+    with readable(path):
         if suffix == ".npy":
-            values = np.load(path, mmap_mode="r", allow_pickle=False)
+            values = load_npy(path, mapped=True)
         elif suffix == ".npz":
             values = _hounsfield_array(path)
         elif suffix in PICTURES:
             values = read_picture(path)
         else:
             raise ValueError(f"{path} is not an image; give DICOM, NPY, NPZ with the key 'hu', PNG or TIFF")
-    except ImportError:
-        raise
-    except Exception as error:
-        ours = isinstance(error, ValueError) and str(path) in str(error)
-        raise ValueError(str(error) if ours else f"{path} cannot be read: {error}") from None
     return _of_array(path, values, True if suffix == ".npz" else None)
 
 
@@ -194,11 +191,11 @@ def _of_pictures(folder: Path, files: list[Path]) -> Slices:
 
 
 def _hounsfield_array(path: Path) -> NDArray[Any]:
-    with np.load(path, allow_pickle=False) as archive:
-        if "hu" not in archive:
-            raise ValueError(f"{path} has no array 'hu' of slices in Hounsfield units; it has {sorted(archive)}")
-        values: NDArray[Any] = archive["hu"]
-        return values
+    archive = load_npz(path)
+    if "hu" not in archive:
+        raise ValueError(f"{path} has no array 'hu' of slices in Hounsfield units; it has {sorted(archive)}")
+    values: NDArray[Any] = archive["hu"]
+    return values
 
 
 def _of_array(path: Path, values: NDArray[Any], in_hounsfield: bool | None) -> Slices:
@@ -254,9 +251,9 @@ def _picture(path: Path) -> Iterator[Image]:
 def _archive(path: Path, sharp: bool) -> Iterator[Image]:
     slices = _hounsfield_array(path)
     slices = slices[None] if slices.ndim == 2 else slices
-    with np.load(path, allow_pickle=False) as archive:
-        patients = archive["patient"] if "patient" in archive else np.full(len(slices), path.stem)
-        kernels = archive["kernel"] if "kernel" in archive else np.full(len(slices), "")
+    archive = load_npz(path)
+    patients = archive.get("patient", np.full(len(slices), path.stem))
+    kernels = archive.get("kernel", np.full(len(slices), ""))
     for number, (pixels, patient, kernel) in enumerate(zip(slices, patients, kernels, strict=True)):
         if sharp or not SHARP_KERNEL.search(str(kernel)):
             yield Image(f"{path.name}[{number}]", str(patient), window(pixels))

@@ -24,7 +24,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from smadmm.arguments import MissingError
 from smadmm.extras import needs
+from smadmm.io.limits import memory
+from smadmm.io.scan import ScanError
 
+LINES = "its lines are like '+1 3:0.5 7:1'"
 PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
 ENDINGS = ("", ".bz2", ".gz")
 
@@ -144,11 +147,16 @@ def _read(path: Path) -> bytes:
     """The text of a file; whether and how it is compressed is seen from its first bytes."""
     try:
         content = path.read_bytes()
-        if content.startswith(b"BZh"):
-            return bz2.decompress(content)
-        return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+        for start, opened in ((b"BZh", bz2.open), (b"\x1f\x8b", gzip.open)):
+            if content.startswith(start):
+                with opened(path, "rb") as file:
+                    text: bytes = file.read(memory() // 4)
+                    if file.read(1):
+                        raise ValueError("unpacked it is larger than this machine can hold")
+                    return text
+        return content
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise ValueError(f"the file {path} cannot be read: {error}") from error
+        raise ScanError(path, f"cannot be read: {error}", "it may be incomplete; fetch it anew") from error
 
 
 def _parse(text: bytes, where: str, name: str, n_features: int | None) -> Dataset:
@@ -158,8 +166,9 @@ def _parse(text: bytes, where: str, name: str, n_features: int | None) -> Datase
         raise ValueError(f"{where} holds no samples; it should have lines like '+1 3:0.5 7:1'")
     try:
         X, y = load_svmlight_file(io.BytesIO(text), n_features=n_features, dtype=np.float64, zero_based="auto")
-    except (ValueError, OverflowError, MemoryError) as error:
-        raise ValueError(f"{where} cannot be read as LIBSVM data ('+1 3:0.5 7:1' per line): {error}") from error
+    except Exception as error:  # the parser raises what it likes
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ScanError(where, f"cannot be read as LIBSVM data: {reason}", LINES) from error
     if not (np.isfinite(X.data).all() and np.isfinite(y).all()):
         raise ValueError(f"{where} holds NaN or infinite numbers; remove these samples")
     if len(y) == 0:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import os
-import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from smadmm.io.files import atomic_write
+from smadmm.io.limits import load_npz
+from smadmm.io.scan import readable
 from smadmm.learn.classifier import GraphGuidedClassifier
 from smadmm.learn.standard import Standard
 
@@ -52,13 +54,14 @@ def load_model(path: str | os.PathLike[str]) -> GraphGuidedClassifier:
     """A classifier that predicts as the one that was saved."""
     from scipy.sparse import csr_matrix
 
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            parts = {name: archive[name] for name in archive.files}
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise ValueError(f"{path} is not a model of smadmm classify: {error}") from None
-    if str(parts.get("format")) != FORMAT:
-        raise ValueError(f"{path} is not a model of this smadmm classify; make one with save_model")
+    with readable(Path(path), "make a model with smadmm classify or save_model"):
+        parts = load_npz(Path(path))
+        if str(parts.get("format")) != FORMAT:
+            raise ValueError(f"{path} is not a model of this smadmm classify")
+        return _model(parts, csr_matrix)
+
+
+def _model(parts: dict[str, Any], csr_matrix: Any) -> GraphGuidedClassifier:
     model = GraphGuidedClassifier(float(parts["alpha"]), loss=str(parts["loss"]))
     model.classes_, model.alpha_ = parts["classes"], float(parts["alpha"])
     model._softmax, model.calibration_ = bool(parts["softmax"]), float(parts["calibration"])

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smadmm.extras import needs
-from smadmm.io.scan import Found, ScanError
+from smadmm.io.limits import text_of
+from smadmm.io.scan import Found, ScanError, readable
 
 MRC = (".mrc", ".mrcs", ".st", ".ali")
 OFF = 1.0  # degrees that the tilt axis may lean
@@ -30,7 +31,8 @@ def read_mrc(path: Path) -> Found:
 def _angles(path: Path) -> tuple[NDArray[np.float64] | None, str]:
     for beside in (path.with_suffix(".tlt"), path.with_suffix(".rawtlt")):
         if beside.is_file():
-            return np.loadtxt(beside, dtype=np.float64, ndmin=1), f"angles of {beside.name}"
+            with readable(beside, "give one number per line"):
+                return np.array(text_of(beside).split(), dtype=np.float64), f"angles of {beside.name}"
     for beside in (path.with_name(path.name + ".mdoc"), path.with_suffix(".mdoc")):
         if beside.is_file():
             text = beside.read_text(encoding="utf-8", errors="replace")

@@ -34,7 +34,7 @@ def write_prepared(path: Path, sinogram: Sinogram) -> None:
     if fan is not None:
         about |= {"geometry": "fan", "source_to_axis": fan.source_to_axis, "distance_unit": fan.unit,
                   "source_to_detector": fan.source_to_detector, "detector_spacing": fan.spacing}  # fmt: skip
-    with written_whole(path) as temporary, h5py.File(temporary, "w") as file:
+    with written_whole(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
         stored = file.create_dataset("sinogram", sinogram.shape, "f4", chunks=(1, *sinogram.shape[1:]))
         stored.attrs.update({name: value for name, value in about.items() if value is not None})
         file["angles"] = sinogram.degrees

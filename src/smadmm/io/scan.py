@@ -47,17 +47,17 @@ class ScanError(ArgumentError):
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
+def readable(path: Path, cure: str = "") -> Iterator[None]:
     """Turn what a library raises into one sentence; a file of another kind than its name says is called that."""
     try:
         yield
-    except (ArgumentError, ImportError, MemoryError):
+    except (ArgumentError, ImportError):
         raise
     except Exception as error:  # libraries raise what they like on files they do not understand
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         ours = reason.startswith(f"{path} ")  # a sentence on this file already
         reason = reason.removeprefix(f"{path} ") if ours else f"cannot be read: {reason}"
-        raise ScanError(path, reason, _cure(path)) from None
+        raise ScanError(path, reason, cure or _cure(path)) from None
 
 
 def _cure(path: Path) -> str:

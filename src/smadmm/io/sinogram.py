@@ -10,6 +10,7 @@ together (projections), a block of slices is read at a time.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from smadmm.io.arrays import ANGLE_KEYS, SINOGRAM_KEYS, content_of, measurement
 from smadmm.io.counts import are_counts, from_counts
 from smadmm.io.hdf5 import HDF5
 from smadmm.io.images import read_tiff
+from smadmm.io.limits import load_npy
 from smadmm.io.mrc import MRC, read_mrc
 from smadmm.io.scan import AXES, BENT, Blocks, Found, ScanError, Sinogram, readable
 from smadmm.io.tiff_folder import read_tiff_folder
@@ -37,7 +39,7 @@ COUNTS_CURE = (
 
 
 def read_sinogram(
-    path: Path,
+    path: str | os.PathLike[str],
     angles: str | None = None,
     unit: str = "auto",
     *,
@@ -51,6 +53,7 @@ def read_sinogram(
 
     Parameters
     ----------
+    path : of the file, or of a folder of images.
     angles : a file of numbers, or START:STOP[:end] in degrees, where the file of the scan has none.
     unit : of the angles: auto, degrees or radians.
     array : the name of the array, where the file holds several.
@@ -59,6 +62,7 @@ def read_sinogram(
     air : counts of an unattenuated ray, instead of a flat field.
     """
     one_of("unit", unit, ("auto", "degrees", "radians"))
+    path = Path(path)
     if not path.exists():
         raise ValueError(f"there is no file {str(path)!r}")
     if dark is not None and flat is None:
@@ -95,7 +99,7 @@ def _found(path: Path, array: str | None, views: int | None) -> Found:
     if dicom.is_dicom(path):
         return dicom.read_projections(path)
     if suffix == ".npy":
-        return Found(np.load(path, mmap_mode="r", allow_pickle=False))
+        return Found(load_npy(path, mapped=True))
     if suffix in (".tif", ".tiff"):
         return Found(read_tiff(path, mapped=True))
     known = ", ".join(SINOGRAMS)

@@ -14,6 +14,7 @@ import numpy as np
 from smadmm.arguments import ArgumentError, MissingError
 from smadmm.extras import needs
 from smadmm.io.libsvm import Dataset
+from smadmm.io.scan import ScanError
 
 TEXT = {".csv": ",", ".tsv": "\t"}
 KINDS = (*TEXT, ".parquet", ".feather", ".arff")
@@ -71,5 +72,9 @@ def _frame(pd: Any, path: Path) -> Any:
             return pd.DataFrame({name: words.get(name, rows[name]) for name in rows.dtype.names}).replace("?", np.nan)
         needs("pyarrow", None, f"{kind} files")
         return pd.read_parquet(path) if kind == ".parquet" else pd.read_feather(path)
-    except (ValueError, OSError, NotImplementedError) as error:
-        raise ValueError(f"{path} cannot be read as a {kind[1:]} table: {str(error).splitlines()[0]!a:.200}") from None
+    except ImportError:
+        raise
+    except Exception as error:  # parsers of tables raise what they like
+        told = (str(error).splitlines() or [type(error).__name__])[0]
+        cure = "check that it is complete and what its ending says"
+        raise ScanError(path, f"cannot be read as a {kind[1:]} table: {told!a:.200}", cure) from None

@@ -7,8 +7,20 @@ from smadmm.paper.complexity import COMPLEXITY
 from smadmm.paper.ct import CT
 from smadmm.paper.denoisers import DENOISERS
 from smadmm.paper.experiment import Experiment
+from smadmm.paper.htc2022 import HTC2022
 from smadmm.paper.phase import PHASE
 from smadmm.paper.robustness import ROBUSTNESS
 from smadmm.paper.scan_defects import SCAN_DEFECTS
+from smadmm.paper.tabular import TABULAR
 
-EXPERIMENTS: tuple[Experiment, ...] = (COMPLEXITY, CLASSIFICATION, DENOISERS, *CT, PHASE, ROBUSTNESS, SCAN_DEFECTS)
+EXPERIMENTS: tuple[Experiment, ...] = (
+    COMPLEXITY,
+    CLASSIFICATION,
+    DENOISERS,
+    *CT,
+    PHASE,
+    ROBUSTNESS,
+    SCAN_DEFECTS,
+    HTC2022,
+    TABULAR,
+)

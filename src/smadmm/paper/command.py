@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -13,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from smadmm.cli.app import INTERRUPTED, TERMINATED
 from smadmm.cli.options import Data, Jobs, OnlyCPU, Out, Quick, Quiet, Seed
+from smadmm.io.files import locked, output_folder
 
 if TYPE_CHECKING:
     from smadmm.paper.experiment import Experiment, Request
@@ -78,14 +79,15 @@ def _register(group: typer.Typer, name: str, about: str, run: Callable[[Request]
 @contextmanager
 def _resumable(out: str) -> Iterator[None]:
     """Ctrl-C and SIGTERM end the processes of the jobs and say how to go on."""
-    usual = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        yield
-    except KeyboardInterrupt:
+        with locked(output_folder(out)):
+            yield
+    except (KeyboardInterrupt, SystemExit) as error:
+        code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else error.code
+        if code not in (INTERRUPTED, TERMINATED):
+            raise
         typer.echo(f"stopped; what is finished is kept in {out}: the same command goes on from there", err=True)
-        raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, usual)
+        raise typer.Exit(code) from None
 
 
 def _run_one(experiment: Experiment, request: Request) -> None:

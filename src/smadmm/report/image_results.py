@@ -1,9 +1,9 @@
 """The folder that an image result leaves: numbers, pictures, curves, run.json and a page.
 
 image.npy, image.tif (32-bit numbers), image.png; figure.png and curves.png where matplotlib is installed; curves.csv;
-run.json; report.html. A complex image is image_complex.npy, and its modulus stands for it elsewhere. A volume is a
-stack, written slice by slice; figure, picture and page show the slice in its middle. Every file is written whole or not
-at all.
+run.json; report.html. A complex image is image_complex.npy, and its modulus stands for it elsewhere; of
+ptychography there are probe.npy and positions.npy. A volume is a stack, written slice by slice; figure, picture and
+page show the slice in its middle. Every file is written whole or not at all.
 
 The page says what was found in the data and repaired, shows the image beside a map of where the prior decides, what the
 image leaves of the data, and how well views that were left out are predicted.
@@ -22,7 +22,15 @@ from torch import Tensor
 
 from smadmm.extras import needs
 from smadmm.imaging.result import ImageResult
-from smadmm.io.files import atomic_write, output_folder, write_array, write_csv, write_json
+from smadmm.io.files import (
+    atomic_write,
+    output_folder,
+    write_array,
+    write_csv,
+    write_json,
+    write_slices,
+    written_whole,
+)
 from smadmm.report.figures import comparison, curves, error_limits, not_drawn, write_figure
 from smadmm.report.page import Page
 from smadmm.report.parts import (
@@ -95,13 +103,11 @@ def _write_images(result: ImageResult, folder: Path) -> list[str]:
     if image.ndim == 2:
         write_array(folder / "image.npy", image.astype(np.float32))
     else:
-        temporary = folder / ".image.npy"
-        stack = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=image.shape)
-        for number in range(len(image)):
-            stack[number] = image[number]
-        stack.flush()
-        del stack
-        os.replace(temporary, folder / "image.npy")
+        write_slices(folder / "image.npy", image.shape, (image[number] for number in range(len(image))))
+    for name, array in (("probe.npy", result.probe), ("positions.npy", result.positions)):
+        if array is not None:
+            write_array(folder / name, array)
+            written.append(name)
     _write_tiff(folder, image)
     atomic_write(folder / "image.png", png(gray(shown, result.limits())))
     return written
@@ -111,10 +117,12 @@ def _write_tiff(folder: Path, image: Any) -> None:
     """A page per slice, written one after the other."""
     tifffile = needs("tifffile", "imaging", "TIFF files")
     pages = image[None] if image.ndim == 2 else image
-    with tifffile.TiffWriter(folder / ".image.tif", bigtiff=image.nbytes > 2**31) as writer:
+    with (
+        written_whole(folder / "image.tif") as temporary,
+        tifffile.TiffWriter(temporary, bigtiff=image.nbytes > 2**31) as writer,
+    ):
         for page in pages:
             writer.write(page.astype(np.float32), photometric="minisblack", contiguous=True)
-    os.replace(folder / ".image.tif", folder / "image.tif")
 
 
 def _curve_rows(result: ImageResult) -> list[dict[str, float]]:
@@ -129,7 +137,7 @@ def _curve_rows(result: ImageResult) -> list[dict[str, float]]:
 
 def _title(result: ImageResult, name: str) -> str:
     settings = result.settings
-    what = f"{settings['views']} views" if "views" in settings else f"{settings['masks']} masks"
+    what = next(f"{settings[kind]} {kind}" for kind in ("views", "masks", "positions") if kind in settings)
     noise = f", {settings['photons']:g} photons" if settings.get("photons") else ""
     return f"{name}: {what}{noise}, {settings['prior']}" if name else f"{what}{noise}, {settings['prior']}"
 
@@ -137,7 +145,8 @@ def _title(result: ImageResult, name: str) -> str:
 def _page(result: ImageResult, content: dict[str, Any], column: str, figure: bytes | None) -> Page:
     height, width = next(iter(result.shown.values())).shape
     count, settings = len(result.histories), result.settings
-    data = f"{settings['views']} views" if "views" in settings else f"{settings['masks']} diffraction patterns"
+    patterns = settings.get("masks", settings.get("positions"))
+    data = f"{settings['views']} views" if "views" in settings else f"{patterns} diffraction patterns"
     page = Page(
         f"{result.verb} of {content['input'] or 'an array'}",
         f"{count} image{'s' if count > 1 else ''} of {height} x {width} pixels from {data}, in {result.unit}.",

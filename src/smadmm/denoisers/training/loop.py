@@ -28,7 +28,7 @@ from smadmm.denoisers.training.recipes import Recipe
 from smadmm.denoisers.training.state import Run, rank_and_world
 from smadmm.denoisers.weights import load, save
 from smadmm.io.images import Image, read_images
-from smadmm.running import interruptible
+from smadmm.running import deliver, interruptible
 
 SAVE_EVERY = 60.0  # seconds between checkpoints
 
@@ -107,12 +107,12 @@ def train(
     stop_after: int | None = None,
     device: str = "cpu",
 ) -> Trained | None:
-    """Follow a recipe on files and folders of images and CT slices; None if interrupted before the end.
+    """Follow a recipe on files and folders of images and CT slices; None if stopped before the end.
 
     `minutes` sets the steps from the measured CPU time of a step; `start` are weights to begin with; the Jacobian
-    penalty and the final measurement of a network look at the images `also`, too; `stop_after` interrupts after so
-    many steps, as Ctrl-C does. Beside the weights `out`: .checkpoint until they are finished, .json (card), .csv
-    and .png (learning curves).
+    penalty and the final measurement of a network look at the images `also`, too; `stop_after` stops after so many
+    steps. Ctrl-C and SIGTERM act after the checkpoint is written. Beside the weights `out`: .checkpoint until they
+    are finished, .json (card), .csv and .png (learning curves).
     """
     _join_processes()
     if device == "cuda" and rank_and_world()[1] > 1:
@@ -206,6 +206,7 @@ def _loop(run: Run, held_out: list[Image], checkpoint: Path, stop_after: int | N
                 saved = time.monotonic()
     if first:
         run.save(checkpoint)
+    deliver(signals)
     return run.step >= run.recipe.steps
 
 
