@@ -52,9 +52,10 @@ def with_interval(gap, digits, sign=""):
     return f"{gap.mean:{sign}.{digits}f}{half}"
 
 
-def ct(methods, batch, digits, sign=""):
-    """dB at equal iterations, 180 views; slices of one seed are one unit."""
-    rows = some(stored("ct-180")["rows"], decibel=50.0, batch=batch)
+def ct(methods, batch, digits, sign="", equal="iterations", decibel=50.0):
+    """dB at 180 views; slices of one seed are one unit."""
+    rows = some(stored("ct-180")["rows"], decibel=decibel, batch=batch)
+    rows = [row for row in rows if row["equal"] == equal or row["method"] == "sadmm"]  # whose SFO are the budget
     return with_interval(difference(rows, methods, "snr", ("slice", "seed"), "seed"), digits, sign)
 
 
@@ -99,10 +100,15 @@ KEYS = {
     "denoisers.bm3d": lambda: f"{denoiser('BM3D')['psnr_set12']:.2f}",
     "denoisers.bm3d-over-natural": lambda: f"{denoiser('BM3D')['ms'] / denoiser('ridge-natural')['ms']:.0f}",
     "ct.momentum": lambda: ct(("smadmm", "sadmm"), 5, 2, "+"),
+    "ct.momentum-noisy": lambda: ct(("smadmm", "sadmm"), 10, 2, decibel=35.0),
+    "ct.momentum-sfo": lambda: ct(("smadmm", "sadmm"), 5, 2, equal="sfo"),
     "ct.spider": lambda: ct(("spider", "sadmm"), 5, 2),
     "ct.asvrg": lambda: ct(("asvrg", "sadmm"), 5, 2),
     "ct.conditioning-5": lambda: ct(("default", "smadmm"), 5, 1),
     "ct.conditioning-40": lambda: ct(("default", "smadmm"), 40, 1),
+    "ct.exponent": lambda: quoted("ct-ablation", r"\n\| 0\.5 \| ([-+]\S+ \+- \S+) \|").replace("+-", "±"),
+    "ct.exponent-one": lambda: quoted("ct-ablation", r"\n\| 1 \| \+(\S+ \+- \S+) \|").replace("+-", "±"),
+    "ct.exponent-two": lambda: quoted("ct-ablation", r"\n\| 2 \| \+(\S+ \+- \S+) \|").replace("+-", "±"),
     "ct.large-tuned": lambda: visual(("default", "smadmm")),
     "ct.large-untuned": lambda: visual(("default", "untuned")),
     "ct.all-views": lambda: quoted("ct-visual", r"does it: \+([\d.]+) \+-[^,]* against PnP-SMADMM"),

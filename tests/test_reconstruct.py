@@ -14,11 +14,12 @@ import pytest
 import torch
 from test_images import write_dicom
 
-from smadmm import reconstruct
+from smadmm import proxes, reconstruct
 from smadmm.__main__ import app
 from smadmm.arguments import ArgumentError
 from smadmm.checkpoint import load as load_checkpoint
 from smadmm.cli.app import option
+from smadmm.denoisers import load as load_denoiser
 from smadmm.imaging import ct, sinograms, slices
 from smadmm.imaging.metrics import snr, ssim
 from smadmm.imaging.priors import find_prior
@@ -355,10 +356,9 @@ def test_a_volume_goes_on_from_the_slice_and_iteration_it_stopped_in(tmp_path, m
 
     monkeypatch.setattr(slices, "run", stopped_run)
     kept = tmp_path / "kept"
-    part = reconstruct(**volume(), batch=8, checkpoint=kept)
-    assert part.interrupted and "interrupted" in repr(part) and len(part.slices) == 2
-    np.testing.assert_array_equal(part.image[0], whole.image[0])
-    assert np.isfinite(part.image[1]).all() and np.isnan(part.image[2]).all()
+    with pytest.raises(KeyboardInterrupt, match="after 7 iterations"):
+        reconstruct(**volume(), batch=8, checkpoint=kept)
+    np.testing.assert_array_equal(np.load(kept / "image.npy")[0], whole.image[0])
     assert load_checkpoint(calls[1])[0].k == 7
     with pytest.raises(ValueError, match="holds an unfinished run; set resume to go on"):
         reconstruct(**volume(), batch=8, checkpoint=kept)
@@ -419,12 +419,14 @@ def test_a_killed_command_is_resumed_to_the_same_image(slice_file, tmp_path, num
         time.sleep(0.02)
     process.send_signal(number)
     _, told = process.communicate(timeout=60)
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"unfinished"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} - {".lock"} == {"unfinished"}
     if number == signal.SIGINT:
         assert process.returncode == 130 and told.startswith("stopped after") and told.strip().endswith("--resume")
     assert 5 <= load_checkpoint(checkpoint)[0].k < 40
     code, said, error = call(*arguments, "--out", tmp_path / "out", "--resume")
     assert code == 0, (said, error)
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.name.startswith((".", "unfinished"))]
+    assert "holds a finished result" in str(call(*arguments, "--out", tmp_path / "out")[2])
     assert call(*arguments, "--out", tmp_path / "never")[0] == 0
     stopped, never = (np.load(tmp_path / name / "image.npy") for name in ("out", "never"))
     np.testing.assert_array_equal(stopped, never)
@@ -491,7 +493,7 @@ def test_the_command_says_the_sentence_with_exit_code_2(tmp_path, hu):
     bad_inputs(tmp_path, hu)
     for arguments, message in (
         (["broken.npy", "--angles", "0:180", "--out", "new"], "Error: the sinogram has 1 values that are NaN"),
-        (["slice.npy", "--simulate", 9, "--out", "file/new"], "Error: the output folder file/new/unfinished cannot"),
+        (["slice.npy", "--simulate", 9, "--out", "file/new"], "Error: the output folder file/new cannot"),
     ):
         process = terminal(*arguments, cwd=tmp_path)
         said, told = process.communicate(timeout=120)
@@ -586,3 +588,22 @@ def test_without_a_limit_the_default_number_of_iterations_is_done(sinogram_file)
     sinogram = np.load(sinogram_file)["sinogram"]
     assert reconstruct(sinogram, size=SIZE, raw=True).slices[0]["iterations"] == ct.ITERATIONS
     assert reconstruct(sinogram, size=SIZE).slices[0]["iterations"] == ct.ITERATIONS - slices.WARM
+
+
+def test_a_denoiser_of_your_own_is_a_prior():
+    truth = abdomen_image(48)
+    sinogram = simulated_sinogram(truth, views=24, snr=35)
+    shipped = reconstruct(sinogram, size=48, prior="ridge-ct", iterations=5)
+    given = reconstruct(sinogram, size=48, prior=load_denoiser("ridge-ct"), iterations=5)
+    assert torch.equal(given.image, shipped.image) and given.settings["prior"] == "own GradientStep"
+
+    def unchanged(image):
+        assert image.shape == (48, 48)
+        return image
+
+    by_function = reconstruct(sinogram, size=48, prior=unchanged, iterations=5)
+    by_prox = reconstruct(sinogram, size=48, prior=proxes.Zero(), iterations=5)
+    assert torch.equal(by_function.image, by_prox.image) and by_function.settings["prior"] == "own unchanged"
+    assert not torch.equal(by_function.image, shipped.image)
+    with pytest.raises(ArgumentError, match="prior is a name, a denoiser"):
+        reconstruct(sinogram, size=48, prior=3)
