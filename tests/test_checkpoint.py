@@ -64,7 +64,7 @@ import sys, torch
 sys.path.insert(0, {tests!r})
 from test_checkpoint import START, make
 from smadmm import Stop, run
-run(make(), START, Stop(iterations=4000), every=500, checkpoint={file!r}, checkpoint_iterations=20, resume=True)
+run(make(), START, Stop(iterations=12000), every=500, checkpoint={file!r}, checkpoint_iterations=20, resume=True)
 """
 
 
@@ -89,9 +89,9 @@ def test_kill_dash_nine_twenty_times(tmp_path):
         process.join()
         kills += 1
         load(file)  # never half written
-    assert load(file)[0].k < 4000
+    assert load(file)[0].k < 12000
     subprocess.run([sys.executable, "-c", script], check=True)
-    whole = run(make(), START, Stop(iterations=4000), every=500)
+    whole = run(make(), START, Stop(iterations=12000), every=500)
     assert leaves(load(file)[0]) == leaves(whole.state)
     leftover = [name for name in os.listdir(tmp_path) if name != "c"]
     assert all(name.startswith(".c.") for name in leftover)  # at most temporary files of killed writers

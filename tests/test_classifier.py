@@ -78,7 +78,7 @@ def test_every_solver_learns(data, solver):
 def test_losses_and_forms_of_data(data, loss, intercept):
     """Dense, sparse, float32: one answer."""
     X, y, X_test, y_test = data
-    model = quick(loss=loss, fit_intercept=intercept, calibrate=False)
+    model = quick(loss=loss, fit_intercept=intercept, calibrate=False, tol=1e-16)
     dense, sparse, single = (clone(model).fit(M, y) for M in (X, sp.csr_matrix(X), X.astype(np.float32)))
     np.testing.assert_allclose(sparse.coef_, dense.coef_, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(single.coef_, dense.coef_, rtol=0.05, atol=0.05)

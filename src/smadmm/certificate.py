@@ -115,9 +115,9 @@ def _certificate(
         gradient, half = _sampled_gradient_part(problem, x, Alam, sample, seed)
     low, subdifferential, high = (sum(distance[end] ** 2 for distance in distances) for end in range(3))
     feasibility = _square(problem.residual(problem.A(x), [B(y) for B, y in zip(problem.Bs, ys, strict=True)]))
-    rest = subdifferential + feasibility
-    ends = (max(gradient - half, 0.0) + rest, gradient + half + rest)
-    return Certificate(gradient, subdifferential, feasibility, *ends, low, high)
+    ends = (max(gradient - half, 0.0), gradient + half)
+    least, most = (end + subdifferential + feasibility for end in ends)
+    return Certificate(gradient, subdifferential, feasibility, least, most, low, high)
 
 
 def certify(

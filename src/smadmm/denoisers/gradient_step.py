@@ -79,6 +79,8 @@ class GradientStep(nn.Module):
 
     def forward(self, x: Tensor, sigma: float | Tensor | None = None) -> Tensor:
         """D(x), for another noise level by f D(x / f), f = sigma / (level of the training); one level or B."""
+        _check(x)
+        _warn_of_bytes(x)
         f = self._factor(x, sigma)
         return x - f * self.gamma * self.gradient(x if sigma is None else x / f)
 
@@ -115,7 +117,6 @@ class GradientStep(nn.Module):
     def _planes(self, x: Tensor) -> Tensor:
         """B x C x H x W as (B C) x 1 x H x W, in the precision of the weights."""
         _check(x)
-        _warn_of_bytes(x)
         weight = next(self.parameters(), x)
         return x.reshape(-1, 1, *x.shape[-2:]).to(weight.dtype)
 
