@@ -25,7 +25,7 @@ import numpy as np
 
 from smadmm.protocol import Tried, Tuned
 
-POINTS = 60
+POINTS = 120
 PROBLEMS = {"smooth": (20, 0.5, 1e-2, 1.5, 3.0), "flat": (20, 0.5, 1e-4, 3.0, 5.0), "chain": (25, 0.0, 0.0, 0.0, 4.0)}
 # size, c of A, weight of the penalty, every entry of the start, unit of eta
 EXPONENTS = {"smadmm-1/2": 1 / 2, "smadmm": 2 / 3, "smadmm-one": 2 / 3, "smadmm-4/5": 4 / 5, "smadmm-1": 1.0}
@@ -73,21 +73,22 @@ def geometric(first: float, ratio: float, count: int) -> list[float]:
 
 def grid(method: str, T: int) -> list[Point]:
     """The points of a method, eta in the unit of the problem."""
-    n = [T ** (1 / 2), T ** (2 / 3), T / 16, T / 4]  # samples of a restart
-    long, short = geometric(1 / 32, 2, 10), geometric(1 / 8, 2, 5)
-    batches, momenta = [1, 8, 64], geometric(0.05, 4, 4)
+    n = geometric(T ** (1 / 2), (T ** (1 / 2) / 2) ** (1 / 4), 5)  # samples of a restart, up to T/2
+    long, short = geometric(1 / 64, 2, 12), geometric(1 / 32, 2.5, 6)
+    batches, momenta = [1, 8, 64, 512], geometric(0.0125, 4, 5)
     choices: dict[str, Mapping[str, Sequence[float]]] = {
-        "sadmm": {"eta": long, "batch": [1, T**0.25, T ** (1 / 3), T**0.5, T ** (2 / 3), T / 80]},
-        "sadmm-one": {"eta": geometric(1 / 32, 2 ** (1 / 4), POINTS)},
-        "spider": {"eta": long, "n": [T ** (1 / 3), T ** (1 / 2), T ** (2 / 3) / 4, *n[1:]]},
-        "spider-free": {"eta": short, "n": n, "split": [1 / 4, 1, 4]},
-        "smadmm-constant": {"eta": geometric(1 / 10, 2, 5), "a": momenta, "batch": batches},
-        "smadmm-one": {"eta": geometric(1 / 16, 2 ** (1 / 2), 10), "a": geometric(0.125, 2, 6)},
+        "sadmm": {"eta": long, "batch": [1, *geometric(T ** (1 / 4), (T ** (3 / 4) / 2) ** (1 / 8), 9)]},
+        "sadmm-one": {"eta": geometric(1 / 32, 2 ** (1 / 6), POINTS)},
+        "spider": {"eta": long, "n": geometric(T ** (1 / 3), (T ** (2 / 3) / 2) ** (1 / 9), 10)},
+        "spider-free": {"eta": short, "n": n, "split": geometric(1 / 16, 4, 4)},
+        "smadmm-constant": {"eta": geometric(1 / 40, 2.5, 6), "a": momenta, "batch": batches},
+        "smadmm-one": {"eta": geometric(1 / 32, 2 ** (2 / 3), 12), "a": geometric(0.004, 2.3, 10)},
     }
-    for name, p in EXPONENTS.items():  # about the same steps after a thousand iterations
-        first = 1000 ** ((2 / 3 - p) / 2) / 16
-        choices.setdefault(name, {"eta": geometric(first, 2, 5), "a": momenta, "batch": batches})
-    chosen = choices.get(method, {"eta": short, "theta": [0.3, 0.6, 0.9], "n": n})
+    for name, p in EXPONENTS.items():  # about the same steps and momenta after a thousand iterations
+        later = 1000 ** (p - 2 / 3)
+        scaled = [later * a for a in momenta]
+        choices.setdefault(name, {"eta": geometric(later**-0.5 / 32, 2.5, 6), "a": scaled, "batch": batches})
+    chosen = choices.get(method, {"eta": short, "theta": [0.15, 0.3, 0.6, 0.9], "n": n})
     return [dict(zip(chosen, values, strict=True)) for values in product(*chosen.values())]
 
 
