@@ -93,6 +93,8 @@ def _entries(name: str, value: Any, seen: frozenset[int]) -> Iterator[tuple[str,
     if id(value) in seen or isinstance(value, torch.device):
         return  # where a run computes is not what it computes
     seen = seen | {id(value)}
+    if hasattr(type(value), "described"):  # it knows what of it makes a run another one
+        value = value.described()
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes, torch.dtype)):
@@ -222,7 +224,13 @@ def load(
     path: str | os.PathLike[str], settings: Description | None = None, device: torch.device | str = "cpu"
 ) -> tuple[State, Any]:
     """Read a checkpoint back: the state and the extra. With `settings` it must come from the same ones."""
-    data = Path(path).read_bytes()
+    return parse(Path(path).read_bytes(), path, settings, device)
+
+
+def parse(
+    data: bytes, path: str | os.PathLike[str], settings: Description | None, device: torch.device | str
+) -> tuple[State, Any]:
+    """The same from the content of the file `path`."""
     if len(data) < HEADER.size or data[: len(MAGIC)] != MAGIC:
         raise CheckpointError(f"{path} is not a checkpoint of smadmm, or its beginning is damaged")
     _, version, length, digest = HEADER.unpack_from(data)
