@@ -201,6 +201,20 @@ def _unpack(value: Any, tensors: dict[str, Tensor], kinds: dict[str, type]) -> A
     return kinds[value["type"]](**fields)
 
 
+def packed(state: State) -> dict[str, Any]:
+    """A state as arrays, one of which is a JSON text: for files of others."""
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(_pack(state, "state", tensors))
+    return {"text": np.frombuffer(text.encode(), np.uint8), **{name: x.numpy() for name, x in tensors.items()}}
+
+
+def unpacked(parts: Mapping[str, Any]) -> State:
+    """The state of `packed`."""
+    tensors = {name: torch.from_numpy(np.array(part)) for name, part in parts.items() if name != "text"}
+    state: State = _unpack(json.loads(np.asarray(parts["text"]).tobytes()), tensors, _known_types())
+    return state
+
+
 def save(
     path: str | os.PathLike[str],
     state: State,

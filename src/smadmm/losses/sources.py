@@ -34,7 +34,7 @@ class ArrayRows:
     """
 
     def __init__(self, *arrays: Any, chunk: int = CHUNK):
-        lengths = {len(array) for array in arrays}
+        lengths = {int(array.shape[0]) for array in arrays}
         if len(lengths) != 1 or chunk < 1:
             raise ValueError(f"arrays need one length and chunks at least a row, got {sorted(lengths)} and {chunk}")
         self.arrays, self.chunk, (self.length,) = arrays, chunk, lengths

@@ -216,8 +216,7 @@ class Stream(Loss):
 
     def reopen(self, bookmark: tuple[int, Any]) -> None:
         """Take the source to a bookmark."""
-        if not isinstance(self.source, Stateful):
-            raise ValueError("the run was on a source with a state of its own (state_dict); give the same kind again")
+        assert isinstance(self.source, Stateful)  # the checkpoint would have refused another source
         position, state = bookmark
         self.source.load_state_dict(_restored(state))
         self._open(self.source, position)
