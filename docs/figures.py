@@ -89,6 +89,11 @@ def complexity(pattern):
     return quoted("complexity", pattern)
 
 
+def ranks(case, column):
+    """Two ranks against one process."""
+    return f"{stored('scale', 'ranks.json')['cases'][case][column]:.2f}"
+
+
 KEYS = {
     "demo.snr": lambda: demo("snr", 1),
     "demo.fbp": lambda: demo("snr_fbp", 1),
@@ -138,6 +143,14 @@ KEYS = {
             "photons 1e4.tv",
         )
     },
+    **{
+        f"scale.{case}.{column}": lambda case=case, column=column: ranks(case, column)
+        for case in ("ct-all", "ct-180", "glm")
+        for column in ("work", "wall")
+    },
+    "scale.load": lambda: f"{stored('scale', 'ranks.json')['load_before']:.0f}",
+    "scale.rows": lambda: f"{stored('scale', 'stream.json')['rows']:,}",
+    "scale.memory": lambda: f"{stored('scale', 'stream.json')['memory']:.0f}",
     "defects.slices": lambda: quoted("robustness", r"Slices: (\d+), of 256 x 256"),
     "defects.times": lambda: quoted("robustness", r"with clean data (\S+) at 256"),
     "defects.repairs": lambda: quoted("robustness", r"repairs: (\d+), in \d+ of \d+ sinograms"),

@@ -15,10 +15,10 @@ ROOT = Path(__file__).parent.parent
 SOURCE = Path(smadmm.__file__).parent
 
 # a room may import those above it; the longest name that fits a module is its room
-ORDER = ["arguments", "extras", "compilation", "io.files", "schedules", "sampling", "operators", "problem", "xsteps",
-         "ysteps", "estimators", "stepsize", "losses", "proxes", "solver", "certificate", "tuning", "theory",
-         "checkpoint", "running", "protocol", "comparing", "denoisers", "imaging", "learn", "interop", "io", "report",
-         "denoisers.training", "cli", "paper"]  # fmt: skip
+ORDER = ["arguments", "extras", "compilation", "io.files", "schedules", "sampling", "operators", "problem",
+         "distributed", "xsteps", "ysteps", "estimators", "stepsize", "losses", "proxes", "solver", "certificate",
+         "tuning", "theory", "checkpoint", "running", "protocol", "comparing", "denoisers", "imaging", "learn",
+         "interop", "io", "report", "denoisers.training", "cli", "paper"]  # fmt: skip
 
 
 def room(module):

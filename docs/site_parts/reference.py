@@ -8,7 +8,19 @@ import inspect
 import types
 from pathlib import Path
 
-ROOMS = ("smadmm", "losses", "proxes", "operators", "denoisers", "imaging", "learn", "interop", "theory", "report")
+ROOMS = (
+    "smadmm",
+    "losses",
+    "proxes",
+    "operators",
+    "denoisers",
+    "imaging",
+    "learn",
+    "interop",
+    "distributed",
+    "theory",
+    "report",
+)
 API = Path(__file__).parent.parent / "api"
 
 

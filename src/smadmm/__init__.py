@@ -1,6 +1,6 @@
 """Stochastic ADMM with momentum, and its rivals, on one loop."""
 
-from smadmm import interop, losses, operators, proxes, theory
+from smadmm import distributed, interop, losses, operators, proxes, theory
 from smadmm.certificate import Certificate, certify
 from smadmm.comparing import compare, solve, tune
 from smadmm.estimators import ASVRG, SAGA, SGD, SVRG, Estimate, Estimator, Spider, Storm
@@ -42,6 +42,7 @@ __all__ = [
     "auto",
     "certify",
     "compare",
+    "distributed",
     "fan",
     "interop",
     "losses",

@@ -93,6 +93,8 @@ def _entries(name: str, value: Any, seen: frozenset[int]) -> Iterator[tuple[str,
     if id(value) in seen or isinstance(value, torch.device):
         return  # where a run computes is not what it computes
     seen = seen | {id(value)}
+    if hasattr(type(value), "described"):  # it knows what of it makes a run another one
+        value = value.described()
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes, torch.dtype)):
@@ -199,6 +201,20 @@ def _unpack(value: Any, tensors: dict[str, Tensor], kinds: dict[str, type]) -> A
     return kinds[value["type"]](**fields)
 
 
+def packed(state: State) -> dict[str, Any]:
+    """A state as arrays, one of which is a JSON text: for files of others."""
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(_pack(state, "state", tensors))
+    return {"text": np.frombuffer(text.encode(), np.uint8), **{name: x.numpy() for name, x in tensors.items()}}
+
+
+def unpacked(parts: Mapping[str, Any]) -> State:
+    """The state of `packed`."""
+    tensors = {name: torch.from_numpy(np.array(part)) for name, part in parts.items() if name != "text"}
+    state: State = _unpack(json.loads(np.asarray(parts["text"]).tobytes()), tensors, _known_types())
+    return state
+
+
 def save(
     path: str | os.PathLike[str],
     state: State,
@@ -222,7 +238,13 @@ def load(
     path: str | os.PathLike[str], settings: Description | None = None, device: torch.device | str = "cpu"
 ) -> tuple[State, Any]:
     """Read a checkpoint back: the state and the extra. With `settings` it must come from the same ones."""
-    data = Path(path).read_bytes()
+    return parse(Path(path).read_bytes(), path, settings, device)
+
+
+def parse(
+    data: bytes, path: str | os.PathLike[str], settings: Description | None, device: torch.device | str
+) -> tuple[State, Any]:
+    """The same from the content of the file `path`."""
     if len(data) < HEADER.size or data[: len(MAGIC)] != MAGIC:
         raise CheckpointError(f"{path} is not a checkpoint of smadmm, or its beginning is damaged")
     _, version, length, digest = HEADER.unpack_from(data)

@@ -16,10 +16,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,10 +28,11 @@ from tqdm import tqdm
 
 from smadmm import checkpoint as checkpoints
 from smadmm.certificate import certify as certificate_of
+from smadmm.distributed import from_first, largest, place, refuse_drift
 from smadmm.estimators import Estimate
 from smadmm.extras import needs
 from smadmm.io.files import locked
-from smadmm.losses.stream import Stream, StreamEnded
+from smadmm.losses.stream import Stream, StreamEnded, StreamFailed, StreamLate
 from smadmm.problem import FiniteSum, Penalty, Problem
 from smadmm.sampling import next_kept
 from smadmm.solver import State
@@ -40,6 +42,7 @@ NOT_FINITE = "look for NaN or infinity in the data or the loss"
 PARTS = ("gradient", "subdifferential", "feasibility")  # of the certificate
 NAMED = 5  # samples that an error names
 
+T = TypeVar("T")
 Measure = Callable[[Any], float]  # a state -> a number for the history
 
 
@@ -132,7 +135,9 @@ class Reason(Enum):
     PATIENCE = "no more progress in the objective"
     CALLBACK = "stopped by the callback"
     STREAM_ENDED = "the stream has ended"
+    SOURCE_FAILED = "the source of the stream failed"
     INTERRUPTED = "interrupted by a signal"
+    OTHER_RANK = "stopped with another rank"
 
 
 class Diverged(FloatingPointError):
@@ -170,6 +175,7 @@ class Result:
     reason: Reason
     best: State | None = None
     random: State | None = None
+    notes: tuple[str, ...] = ()  # what a person should know of the data that came
 
     @property
     def x(self) -> Tensor:
@@ -183,7 +189,8 @@ class Result:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a person should know before using the answer."""
-        return (f"the run was interrupted after {self.state.k} iterations",) if self.interrupted else ()
+        cut = (f"the run was interrupted after {self.state.k} iterations",) if self.interrupted else ()
+        return (*cut, *self.notes)
 
     def __repr__(self) -> str:
         parts = [f"x {' x '.join(map(str, self.x.shape)) or 'scalar'}"]
@@ -349,7 +356,7 @@ class _Saver:
         return time.monotonic() - self.last >= self.seconds
 
     def save(self, s: State, extra: Mapping[str, Any], others: Mapping[str, State]) -> None:
-        if self.path is None:
+        if self.path is None or place()[0]:
             return
         checkpoints.save(self.path, s, self.settings, extra, others)
         self.last = time.monotonic()
@@ -360,6 +367,14 @@ def _without_tables(s: State) -> State:
     return replace(s, est=Estimate(s.est.v, s.est.at, s.est.sfo))
 
 
+class _Ends(Exception):
+    """A run is to end while it waits for data."""
+
+    def __init__(self, reason: Reason):
+        super().__init__(reason.value)
+        self.reason = reason
+
+
 class _Running:
     """A run under way: its state, history and clock, and the states that it keeps (`best`, `random`)."""
 
@@ -367,22 +382,24 @@ class _Running:
         self.solver, self.stop, self.recorder, self.saver, self.sparse = solver, stop, recorder, saver, sparse
         self.history, self.clock, self.lowest = History(), 0.0, math.inf
         self.kept: dict[str, State] = {}
+        self.signals: list[signal.Signals] = []
+        self.notes: tuple[str, ...] = ()
         self.next = 1 if random else 0  # the iteration of this run that becomes `random`
 
     def begin(self, start: Tensor | State, resume: bool) -> None:
         path = self.saver.path
         if resume and path is None:
             raise ValueError("resume=True needs a checkpoint file; give checkpoint=path")
-        if resume and path is not None and os.path.exists(path):
+        if resume and path is not None and from_first(lambda: b"there" if os.path.exists(path) else b""):
             device = (start if isinstance(start, Tensor) else start.x).device
-            self.state, extra = checkpoints.load(path, self.saver.settings, device)
+            content = from_first(lambda: Path(path).read_bytes())
+            self.state, extra = checkpoints.parse(content, path, self.saver.settings, device)
             self.history, self.clock = History(extra["history"]), extra["seconds"]
-            self.first = extra.get("first", 0)
+            self.first, self.notes = extra.get("first", 0), tuple(extra.get("notes", ()))
             self._keep_on(extra)
         else:
-            begin = time.perf_counter()
-            self.state = start if not isinstance(start, Tensor) else self.solver.init(start)
-            self.clock, self.first = time.perf_counter() - begin, self.state.k
+            self.state = self._patiently(lambda: start if not isinstance(start, Tensor) else self.solver.init(start))
+            self.first = self.state.k
             if not bool(torch.isfinite(self.state.est.v).all()):
                 raise Diverged(self._why_not_finite(self.state), self.state, self.history)
             self.save()  # at once: a path that cannot be written to is found now, not hours later
@@ -392,6 +409,9 @@ class _Running:
 
     def _keep_on(self, extra: Mapping[str, Any]) -> None:
         """What the checkpoint kept; a random iterate can be drawn from all iterations or not at all."""
+        f, bookmark = self.solver.problem.f, extra.get("stream")
+        if bookmark is not None and isinstance(f, Stream):
+            f.reopen(bookmark)
         self.kept = {name: extra[name] for name in ("best", "random") if name in extra}
         if "best" in self.kept:
             self.lowest = min(value for value in _certified(self.history) if not math.isnan(value))
@@ -404,12 +424,16 @@ class _Running:
 
     def step(self) -> Reason | None:
         """One iteration, timed and checked."""
-        last, begin = self.state, time.perf_counter()
+        last = self.state
         try:
-            self.state = self.solver.step(last)
+            self.state = self._patiently(lambda: self.solver.step(last))
         except StreamEnded:
             return Reason.STREAM_ENDED
-        self.clock += time.perf_counter() - begin
+        except _Ends as end:
+            return end.reason
+        except Exception:  # of the source, or of a rank that is lost
+            self.save()
+            raise
         _check_estimate(self.state, last)
         trouble = trouble_of(self.state, self.limit)
         if trouble:
@@ -421,6 +445,22 @@ class _Running:
         if done == self.next:
             self.kept["random"], self.next = _without_tables(self.state), next_kept(self.solver.seed, done)
         return self.stop.after_step(self.state, self.clock)
+
+    def _patiently(self, work: Callable[[], T], timed: bool = True) -> T:
+        """The work, tried again while its data are late, unless there is a reason to stop."""
+        while True:
+            begin = time.perf_counter()
+            try:
+                return work()
+            except StreamLate:
+                timed = True  # the wait for data counts, whatever they are for
+                spent = self.clock + time.perf_counter() - begin
+                if self.signals:
+                    raise _Ends(Reason.INTERRUPTED) from None
+                if self.stop.seconds is not None and self.history.rows and spent >= self.stop.seconds:
+                    raise _Ends(Reason.SECONDS) from None
+            finally:
+                self.clock += time.perf_counter() - begin if timed else 0.0
 
     def _why_not_finite(self, s: State) -> str:
         """Which part of the problem first gave NaN or infinity; empty where none did, and the step is to blame."""
@@ -440,15 +480,28 @@ class _Running:
         return f"{what}; {NOT_FINITE}"
 
     def record(self, last: bool = False) -> Reason | None:
+        refuse_drift(self.state.x, self.state.k)
         costly = last or self.history.rows % self.sparse == 0
-        self.history.append(self.recorder.row(self.state, self.clock, costly))
+        try:
+            row = self._patiently(lambda: self.recorder.row(self.state, self.clock, costly), timed=False)
+        except _Ends as end:
+            return end.reason
+        self.history.append(row)
         if costly and self.recorder.certify and _certified(self.history)[-1] < self.lowest:
             self.kept["best"], self.lowest = _without_tables(self.state), _certified(self.history)[-1]
         return self.stop.after_record(self.history) if costly and self.state.k else None
 
     def save(self) -> None:
+        f = self.solver.problem.f
         extra = {"history": self.history.columns, "seconds": self.clock, "first": self.first}
+        if isinstance(f, Stream):
+            self.notes = f.notes or self.notes
+            extra |= {"notes": self.notes, "stream": f.bookmark(self.state.drawn)}
         self.saver.save(self.state, extra, self.kept)
+
+    def result(self, reason: Reason) -> Result:
+        best, random = self.kept.get("best"), self.kept.get("random")
+        return Result(self.state, self.history, reason, best, random, self.notes)
 
     @property
     def in_gradients(self) -> bool:
@@ -463,7 +516,8 @@ class _Running:
         total = self.stop.sfo if self.in_gradients else self.stop.iterations
         unit = "grad" if self.in_gradients else "it"
         # disable=None: quiet when the output is not a terminal
-        return tqdm(total=total, initial=self.progress, unit=unit, disable=None if shown else True, leave=False)
+        hidden = None if shown and place()[0] == 0 else True
+        return tqdm(total=total, initial=self.progress, unit=unit, disable=hidden, leave=False)
 
     def show(self, bar: Any) -> None:
         names = [name for name in self.history if name not in ("k", "sfo", "seconds", *PARTS)]
@@ -511,17 +565,32 @@ def run(
     recorder = Recorder(solver.problem, metrics or {}, objective or stop.patience is not None, certify, certify_sample)
     saver = _Saver(solver, checkpoint, checkpoint_iterations, checkpoint_seconds)
     running = _Running(solver, stop, recorder, saver, random_iterate, sparse)
-    if checkpoint is not None:
-        _refuse_to_lose(checkpoint, solver.problem.f, resume)
-    with nullcontext() if checkpoint is None else locked(checkpoint):
+    with _alone(checkpoint, solver.problem.f, resume):
         running.begin(start, resume)
         reason, signals = _advance(running, every, callback, progress)
-    result = Result(running.state, running.history, reason, running.kept.get("best"), running.kept.get("random"))
+    result = running.result(reason)
     try:
         deliver(signals)
     except KeyboardInterrupt:
         raise Interrupted(result) from None
+    if result.interrupted and not signals:  # another rank was
+        raise Interrupted(result)
     return result
+
+
+@contextmanager
+def _alone(path: str | os.PathLike[str] | None, f: Any, resume: bool) -> Iterator[None]:
+    """The checkpoint for this run alone; of several ranks the first looks, and what it finds stops all."""
+    with ExitStack() as held:
+
+        def look() -> bytes:
+            if path is not None:
+                _refuse_to_lose(path, f, resume)
+                held.enter_context(locked(path))
+            return b""
+
+        from_first(look)
+        yield
 
 
 def _refuse_to_lose(path: str | os.PathLike[str], f: Any, resume: bool) -> None:
@@ -538,27 +607,38 @@ def _advance(
     running: _Running, every: int, callback: Callable[[State], bool | None] | None, progress: bool
 ) -> tuple[Reason, list[signal.Signals]]:
     """Iterate until there is a reason to stop, then record and save."""
-    reason = running.stop.after_step(running.state, running.clock)
-    with interruptible() as signals, running.bar(progress) as bar:
+    reason = agreed(running.stop.after_step(running.state, running.clock))
+    with interruptible() as running.signals, running.bar(progress) as bar:
         while reason is None:
-            reason = running.step()
+            try:
+                reason = running.step()
+            except StreamFailed as error:
+                error.result = running.result(Reason.SOURCE_FAILED)
+                raise
             if reason is Reason.STREAM_ENDED:
                 break
             if callback is not None and callback(running.state):
                 reason = reason or Reason.CALLBACK
-            if running.state.k % every == 0 or reason:
-                reached = running.record(last=reason is not None)
+            reason = agreed(reason or (Reason.INTERRUPTED if running.signals else None))
+            ends = reason is not None and reason is not Reason.INTERRUPTED
+            if running.state.k % every == 0 or ends:
+                reached = running.record(last=ends)
                 reason = reason or reached
                 running.show(bar)
             bar.update(running.progress - bar.n)
-            if signals and not reason:
-                reason = Reason.INTERRUPTED
             if running.saver.due(running.state.k) and not reason:
                 running.save()
     if running.history["k"][-1] != running.state.k and reason is not Reason.INTERRUPTED:
         running.record(last=True)
     running.save()
-    return reason, signals
+    return reason, running.signals
+
+
+def agreed(reason: Reason | None) -> Reason | None:
+    """What stops one rank stops all, after the same iteration."""
+    kind = 0 if reason is None else 2 if reason is Reason.INTERRUPTED else 1
+    shared = largest(kind)
+    return reason if shared == kind else Reason.INTERRUPTED if shared == 2 else Reason.OTHER_RANK
 
 
 def _check_arguments(solver: Solver, start: Any, stop: Any, counts: Mapping[str, int | None]) -> None:

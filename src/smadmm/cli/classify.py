@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,9 +11,10 @@ import numpy as np
 import torch
 import typer
 
-from smadmm.arguments import one_of
-from smadmm.cli.app import app, writing
-from smadmm.cli.options import Data, OnlyCPU, Overwrite, Quiet, Seed, Threads
+from smadmm.arguments import ArgumentError, one_of
+from smadmm.cli.app import app, resumable, writing
+from smadmm.cli.classify_stream import UNFINISHED, learn_stream
+from smadmm.cli.options import Data, OnlyCPU, Overwrite, Quiet, Resume, Seed, Threads
 from smadmm.io.files import write_csv
 from smadmm.io.libsvm import Dataset, load_libsvm
 from smadmm.io.limits import text_of
@@ -44,6 +46,10 @@ def classify(
     loss: Annotated[str, typer.Option(help="logistic, sigmoid or squared_hinge.")] = "logistic",
     method: Annotated[str, typer.Option(help="auto, smadmm, sadmm, svrg, saga, spider or asvrg.")] = "auto",
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.", min=1)] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="DATA, a file or folder of Parquet, Arrow or LIBSVM, exceeds memory.")
+    ] = False,
+    resume: Resume = False,
     data: Data = None,
     overwrite: Overwrite = False,
     seed: Seed = 0,
@@ -61,6 +67,15 @@ def classify(
         alpha, graph=_graph(graph), loss=loss, solver=method, max_epochs=epochs, random_state=seed,
         verbose=int(not quiet),
     )  # fmt: skip
+    if stream:
+        _refuse_with_stream(method, epochs, impute)
+        with resumable() if folder else nullcontext():
+            fitted = learn_stream(fitted, source, target, folder, resume, typer.echo)
+        for line in _learned(fitted, test and load_rows(test, data, fitted.n_features_in_, target), folder):
+            typer.echo(line)
+        return
+    if resume:
+        raise ArgumentError("{resume} goes on with an unfinished fit of {stream}; a fit in memory starts anew")
     try:
         train = load_rows(source, data, target=target, impute=impute)
         held_out = None
@@ -71,6 +86,28 @@ def classify(
     except KeyboardInterrupt:
         typer.echo("stopped; nothing was written. Fewer --epochs end sooner", err=True)
         raise typer.Exit(130) from None
+
+
+def _refuse_with_stream(method: str, epochs: int | None, impute: bool) -> None:
+    """Options that need all rows at once."""
+    if method != "auto":
+        raise ArgumentError("{stream} goes with {method} auto, got {0}", method)
+    if epochs is not None or impute:
+        raise ArgumentError("{stream} reads the rows once, as they are; leave out {epochs} and {impute}")
+
+
+def _learned(model: Any, held_out: Any, folder: Path | None) -> Iterator[str]:
+    """Save a model that was fitted to a stream, and say what was found."""
+    from smadmm.io.models import save_model
+
+    if held_out:
+        yield f"accuracy on {held_out.name} {model.score(held_out.X, held_out.y):.4f}"
+    yield f"{model.n_iter_} chunks, {model.sfo_} sample gradients; alpha {model.alpha_:.3g}"
+    yield from _findings(model)
+    if folder is not None:
+        save_model(folder / "model.npz", model)
+        (folder / UNFINISHED).unlink(missing_ok=True)
+        yield f"model.npz is in {folder}; apply it with: smadmm predict {folder / 'model.npz'} DATA"
 
 
 @app.command(rich_help_panel="Data")

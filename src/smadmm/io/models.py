@@ -12,14 +12,16 @@ import numpy as np
 from smadmm.io.files import atomic_write
 from smadmm.io.limits import load_npz
 from smadmm.io.scan import readable
+from smadmm.learn.chunks import OnlineFit
 from smadmm.learn.classifier import GraphGuidedClassifier
+from smadmm.learn.graphs import Rows
 from smadmm.learn.standard import Standard
 
 FORMAT = "smadmm classifier 2"
 
 
 def save_model(path: str | os.PathLike[str], model: GraphGuidedClassifier) -> None:
-    """Write what prediction and drawing need: classes, coefficients in both units, alpha, names, the graph."""
+    """Write what prediction, drawing and partial_fit need: classes, coefficients in both units, alpha, names, graph."""
     G, standard = model.graph_, model._standard
     names = getattr(model, "feature_names_in_", np.empty(0))
     buffer = io.BytesIO()
@@ -40,8 +42,38 @@ def save_model(path: str | os.PathLike[str], model: GraphGuidedClassifier) -> No
         graph_data=G.data,
         graph_indices=G.indices,
         graph_indptr=G.indptr,
+        **_stream_of(model),
     )
     atomic_write(Path(path), buffer.getvalue())
+
+
+def _stream_of(model: GraphGuidedClassifier) -> dict[str, Any]:
+    """What partial_fit needs to go on, where the model learns from a stream."""
+    online = getattr(model, "_online", None)
+    if not online:
+        return {}
+    weight = [] if model.class_weight is None else [model.class_weight.get(c, 1.0) for c in model.classes_]
+    kept = {f"online.{i}.{name}": part for i, fit in enumerate(online) for name, part in fit.kept().items()}
+    shared = {"first_mean": model._first.mean, "first_scale": model._first.scale, "class_weight": weight}
+    numbers = {"intercept": model.fit_intercept, "standardize": model.standardize, "chunks": model.n_iter_}
+    return {f"stream.{name}": np.asarray(part) for name, part in (kept | shared | numbers).items()}
+
+
+def _go_on(model: GraphGuidedClassifier, parts: dict[str, Any]) -> None:
+    """Take up the stream that the model learned from."""
+    stream = {name.removeprefix("stream."): part for name, part in parts.items() if name.startswith("stream.")}
+    if not stream:
+        return
+    model.fit_intercept, model.standardize = bool(stream["intercept"]), bool(stream["standardize"])
+    model._first, model.n_iter_ = Standard(stream["first_mean"], stream["first_scale"]), int(stream["chunks"])
+    if stream["class_weight"].size:
+        model.class_weight = dict(zip(model.classes_.tolist(), stream["class_weight"].tolist(), strict=True))
+    A, options = model._rows_of(model.graph_), (model.loss, model.fit_intercept, model.standardize)
+    model._online = []
+    for i in range(1 if len(model.classes_) == 2 else len(model.classes_)):
+        of_one = {name.removeprefix(f"online.{i}."): p for name, p in stream.items() if name.startswith(f"online.{i}.")}
+        model._online.append(OnlineFit.restored(A, *options, of_one))
+    model.sfo_ = sum(online.sfo for online in model._online)
 
 
 def _plain(values: object) -> np.ndarray:
@@ -71,4 +103,6 @@ def _model(parts: dict[str, Any], csr_matrix: Any) -> GraphGuidedClassifier:
     shape = (len(parts["graph_indptr"]) - 1, model.n_features_in_)
     model.graph_ = csr_matrix((parts["graph_data"], parts["graph_indices"], parts["graph_indptr"]), shape=shape)
     model._keep_unknowns(np.column_stack([parts["ties"], parts["unknowns"][:, -1]]))
+    model.graph = Rows(model.graph_)  # to go on learning with
+    _go_on(model, parts)
     return model

@@ -62,8 +62,12 @@ class GraphGuided(BaseEstimator):  # type: ignore[misc]
     def _constraint(self, X: Any, weight: Array) -> Any:
         names = getattr(self, "feature_names_in_", None)
         self.graph_ = feature_graph(self.graph, X, self.random_state, weight, names)
-        A = vstack([self.graph_, eye_array(X.shape[1])], format="csr")
-        return csr_array((A.data, A.indices, A.indptr), shape=(A.shape[0], X.shape[1] + int(self.fit_intercept)))
+        return self._rows_of(self.graph_)
+
+    def _rows_of(self, G: Any) -> Any:
+        """A = [G; I] with an empty column for the intercept."""
+        A = vstack([G, eye_array(G.shape[1])], format="csr")
+        return csr_array((A.data, A.indices, A.indptr), shape=(A.shape[0], G.shape[1] + int(self.fit_intercept)))
 
     def _keep_unknowns(self, z: Array) -> None:
         """Coefficients from rows z, one per problem."""

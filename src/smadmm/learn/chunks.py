@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,39 @@ class OnlineFit:
         self.A, self.alpha, self.loss, self.intercept, self.scaled = A, alpha, loss, intercept, scaled
         self.scale = np.ones(A.shape[1] - intercept)
         self.start = self.x = np.zeros(A.shape[1]) if start is None else start
-        self.sfo = 0
+        self.sfo, self.lam1 = 0, 0.0
         self.columns: Columns | None = None
         self.classes = np.zeros(2)  # how many of each were seen
         self.loop: AutoLoop | None = None
         self.moving = False
+
+    def kept(self) -> dict[str, Any]:
+        """All it needs to go on, as arrays."""
+        assert self.columns is not None and self.loop is not None
+        numbers = {"alpha": np.nan if self.alpha is None else self.alpha, "sfo": self.sfo, "moving": self.moving}
+        arrays = {"scale": self.scale, "start": self.start, "x": self.x, "classes": self.classes}
+        columns = {f"columns.{name}": part for name, part in vars(self.columns).items()}
+        return numbers | arrays | columns | {f"loop.{name}": part for name, part in self.loop.kept().items()}
+
+    @classmethod
+    def restored(cls, A: Any, loss: str, intercept: bool, scaled: bool, kept: Mapping[str, Any]) -> OnlineFit:
+        """As it was when it was kept."""
+        alpha = None if np.isnan(kept["alpha"]) else float(kept["alpha"])
+        online = cls(A, alpha, loss, intercept, scaled, np.asarray(kept["start"]))
+        online.scale, online.x, online.classes = kept["scale"], kept["x"], kept["classes"]
+        online.sfo, online.moving = int(kept["sfo"]), bool(kept["moving"])
+        parts = _under("columns.", kept)
+        online.columns = Columns(float(parts.pop("rows")), **parts)
+        one = Task(np.zeros((1, len(online.scale))), np.ones(1), np.ones(1), A, 0.0, loss, intercept=intercept)
+        online.loop = form().auto(one, online.columns, table=False, start=online.start)
+        try:
+            online.loop.restore(_under("loop.", kept))
+        except KeyError:
+            raise ValueError(
+                "the model was kept in the middle of a stream with numba, or without, and here it is the other way; "
+                "go on where it was made"
+            ) from None
+        return online
 
     def update(self, X: Any, target: Array, weight: Array) -> None:
         """Take a chunk of rows, in their order; the weights count as they are."""
@@ -44,7 +73,8 @@ class OnlineFit:
             if self.scaled
             else self.A
         )
-        lam1 = float(np.sqrt(len(self.scale) / A.nnz)) / columns.rows if self.alpha is None else self.alpha
+        usual = float(np.sqrt(len(self.scale) / A.nnz)) / columns.rows
+        lam1 = self.lam1 = usual if self.alpha is None else self.alpha
         for rows, loss in self._parts(target):
             part = (X[rows], target[rows], weight[rows])
             self._advance(Task(*part, A, lam1, loss, intercept=self.intercept), columns)
@@ -80,3 +110,7 @@ class OnlineFit:
             self.loop.advance(rest)
         state = self.loop.state
         self.x, self.sfo = state.answer.numpy(), state.sfo
+
+
+def _under(prefix: str, kept: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(prefix): part for name, part in kept.items() if name.startswith(prefix)}

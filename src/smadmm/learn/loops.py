@@ -7,6 +7,7 @@ twins.py has its twin in numba: the same numbers on the same batches.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from smadmm.checkpoint import packed, unpacked
 from smadmm.estimators import SGD, Correlated, Estimate, Estimator, Measured, Storm
 from smadmm.learn.scaling import Columns, metric, row_weights
 from smadmm.losses.glm import GLM, Logistic, Sigmoid, SquaredHinge
@@ -125,6 +127,14 @@ class AutoLoop(ABC):
     def state(self) -> State:
         """The engine's state, which later iterations leave alone."""
 
+    @abstractmethod
+    def kept(self) -> dict[str, Any]:
+        """All it needs to go on, beside the task, as arrays."""
+
+    @abstractmethod
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Go on from what was kept."""
+
     def use_momentum(self) -> None:
         """STORM and a falling step from here on."""
         self.since = self.state.k
@@ -149,6 +159,13 @@ class GenericAuto(AutoLoop):
     @property
     def state(self) -> State:
         return self._state
+
+    def kept(self) -> dict[str, Any]:
+        return {**packed(self._state), "floor": getattr(self, "floor", 0.0), "shrink": getattr(self, "shrink", 1.0)}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        self.floor, self.shrink = float(kept["floor"]), float(kept["shrink"])
+        self._state = unpacked({name: part for name, part in kept.items() if name not in ("floor", "shrink")})
 
     def _estimator(self, batch: int) -> Estimator:
         return Measured(batch, self.metric, MEMORY) if self.table and self.since is None else SGD(batch)

@@ -5,7 +5,7 @@ The kernels advance arrays in place; `state` is the engine's, copied from them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -74,6 +74,14 @@ class CompiledAuto(AutoLoop):
         super().reset()
         rows = self.task.n if self.table else 1
         self.arrays = auto_kernels.new_auto_state(self.start, self.task.A.shape[0], rows)
+
+    def kept(self) -> dict[str, Any]:
+        return {**self.arrays._asdict(), "constants": np.array(getattr(self, "constants", np.zeros(5)))}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        fields = {name: np.array(kept[name]) for name in auto_kernels.AutoState._fields}
+        self.arrays = auto_kernels.AutoState(**fields)
+        self.constants = auto_kernels.Constants(*np.asarray(kept["constants"]).tolist())
 
     @property
     def _mode(self) -> int:

@@ -5,12 +5,14 @@ from smadmm.losses.glm import GLM, Logistic, Sigmoid, Squared, SquaredHinge
 from smadmm.losses.inverse import BlockLeastSquares, LeastSquares, OperatorLeastSquares
 from smadmm.losses.phase import AmplitudeLoss, IntensityLoss, PhaseLoss, PoissonLoss
 from smadmm.losses.ptychography import PtychographyLoss
-from smadmm.losses.stream import Stream, StreamEnded
+from smadmm.losses.sources import ArrayRows, TableRows
+from smadmm.losses.stream import Stream, StreamEnded, StreamFailed
 from smadmm.losses.tomography import Tomography, Transmission
 
 __all__ = [
     "GLM",
     "AmplitudeLoss",
+    "ArrayRows",
     "Autograd",
     "BlockLeastSquares",
     "IntensityLoss",
@@ -25,6 +27,8 @@ __all__ = [
     "SquaredHinge",
     "Stream",
     "StreamEnded",
+    "StreamFailed",
+    "TableRows",
     "Tomography",
     "Transmission",
 ]

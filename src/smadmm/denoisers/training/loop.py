@@ -25,8 +25,9 @@ from smadmm.denoisers.ridge import Ridge
 from smadmm.denoisers.training.card import command, write_card, write_curves
 from smadmm.denoisers.training.patches import hold_out
 from smadmm.denoisers.training.recipes import Recipe
-from smadmm.denoisers.training.state import Run, rank_and_world
+from smadmm.denoisers.training.state import Run
 from smadmm.denoisers.weights import load, save
+from smadmm.distributed import join, largest, place
 from smadmm.io.images import Image, read_images
 from smadmm.running import deliver, interruptible
 
@@ -114,8 +115,8 @@ def train(
     steps. Ctrl-C and SIGTERM act after the checkpoint is written. Beside the weights `out`: .checkpoint until they
     are finished, .json (card), .csv and .png (learning curves).
     """
-    _join_processes()
-    if device == "cuda" and rank_and_world()[1] > 1:
+    join()
+    if device == "cuda" and place()[1] > 1:
         device = f"cuda:{os.environ['LOCAL_RANK']}"
     checkpoint = out.with_suffix(".checkpoint")
     _refuse_to_overwrite(out, checkpoint, resume)
@@ -176,15 +177,13 @@ def _steps_in(minutes: float, chosen: Recipe, images: list[Image], others: list[
     for fifth in range(5):
         trial.step = fifth * chosen.steps // 5
         trial.advance()
-    steps = torch.tensor(max(1, round(5 * 60 * minutes / (time.process_time() - start))))
-    if rank_and_world()[1] > 1:
-        torch.distributed.broadcast(steps, 0)
-    return int(steps)
+    steps = max(1, round(5 * 60 * minutes / (time.process_time() - start)))
+    return -int(largest(-steps))  # the fewest of all ranks
 
 
 def _loop(run: Run, held_out: list[Image], checkpoint: Path, stop_after: int | None, progress: bool) -> bool:
     """Advance to the last step, to an interruption, or by stop_after steps; whether the last step was reached."""
-    first = rank_and_world()[0] == 0
+    first = place()[0] == 0
     every = max(1, run.recipe.steps // run.recipe.validations)
     last = run.recipe.steps if stop_after is None else min(run.recipe.steps, run.step + stop_after)
     saved = time.monotonic()
@@ -193,12 +192,12 @@ def _loop(run: Run, held_out: list[Image], checkpoint: Path, stop_after: int | N
         interruptible() as signals,
         tqdm(total=run.recipe.steps, initial=run.step, disable=hidden, mininterval=2) as bar,
     ):
-        while run.step < last and not _any_process(bool(signals)):
+        while run.step < last and not largest(bool(signals)):  # all ranks stop at the same step
             start = time.process_time()
             run.advance()
             run.seconds += time.process_time() - start
             bar.update()
-            if first and (run.step % every == 0 or run.step == run.recipe.steps):
+            if run.step % every == 0 or run.step == run.recipe.steps:  # by all ranks: none waits for another
                 run.history.append(_validate(run, held_out))
                 bar.set_postfix({key: f"{run.history[-1][key]:.3f}" for key in ("loss", "psnr", "lipschitz")})
             if first and time.monotonic() - saved > SAVE_EVERY:
@@ -210,27 +209,13 @@ def _loop(run: Run, held_out: list[Image], checkpoint: Path, stop_after: int | N
     return run.step >= run.recipe.steps
 
 
-def _any_process(signalled: bool) -> bool:
-    """Whether any process was interrupted: all must stop at the same step."""
-    if rank_and_world()[1] == 1:
-        return signalled
-    flag = torch.tensor(int(signalled))
-    torch.distributed.all_reduce(flag)
-    return bool(flag)
-
-
 def _finish(run: Run, held_out: list[Image], held_others: list[Image], out: Path, repeat: str) -> Trained:
     potential = run.model.export().cpu()
     bound = _calibrate(potential, held_out + held_others, run.recipe)
     quality = psnr(GradientStep(potential), [image.pixels[None, None] for image in held_out], run.recipe.sigma)
-    if rank_and_world()[0] == 0:
+    if place()[0] == 0:
         save(potential, out, run.recipe.sigma, bound)
         write_card(run, held_out, out, repeat, quality, bound)
         write_curves(run.history, out)
         out.with_suffix(".checkpoint").unlink()
     return Trained(out, run.recipe, quality, bound, run.seconds, run.history)
-
-
-def _join_processes() -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("gloo")

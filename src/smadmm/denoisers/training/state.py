@@ -21,6 +21,7 @@ from smadmm.denoisers.training.patches import random_patches
 from smadmm.denoisers.training.recipes import Network, Recipe, build
 from smadmm.denoisers.training.ridge_parameters import RidgeParameters
 from smadmm.denoisers.weights import read_tensors
+from smadmm.distributed import place, total
 from smadmm.extras import needs
 from smadmm.io.files import atomic_write
 from smadmm.io.images import Image
@@ -28,7 +29,7 @@ from smadmm.io.images import Image
 
 def _share(patches: Tensor) -> Tensor:
     """The patches of this process, of those that all processes have drawn alike."""
-    rank, world = rank_and_world()
+    rank, world = place()
     return patches[rank::world]
 
 
@@ -77,13 +78,6 @@ def _digest(images: list[Image]) -> str:
     return found.hexdigest()
 
 
-def rank_and_world() -> tuple[int, int]:
-    """The place of this process among those of torchrun."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1
-
-
 class Run:
     """The state of a training run: model, Adam, step, history. One `advance` is one step."""
 
@@ -107,17 +101,15 @@ class Run:
             raise ValueError(f"the loss of step {self.step} is not finite: training diverged; lower rate or penalty")
         if loss.requires_grad:
             loss.backward()
-        if rank_and_world()[1] > 1:
+        if place()[1] > 1:
             for parameter in self.model.parameters():
                 if parameter.grad is None:  # this process had no patch
                     parameter.grad = torch.zeros_like(parameter)
-                torch.distributed.all_reduce(parameter.grad)
+                total(parameter.grad)
         if self.recipe.arch != "ridge":
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.adam.step()
-        value = loss.detach().clone()
-        if rank_and_world()[1] > 1:
-            torch.distributed.all_reduce(value)
+        value = total(loss.detach().clone())
         keep = min(0.99, self.step / (self.step + 1))
         self.average = keep * self.average + (1 - keep) * value.item()
         self.step += 1
