@@ -22,6 +22,7 @@ from smadmm.cli.options import (
     ArrayName,
     AxisOrder,
     Dark,
+    Dask,
     Device,
     Flat,
     MethodName,
@@ -31,9 +32,13 @@ from smadmm.cli.options import (
     ResultFolder,
     Resume,
     Seed,
+    SliceRange,
     Strength,
     Threads,
     Views,
+    Workers,
+    engine,
+    slice_range,
 )
 from smadmm.extras import needs
 from smadmm.imaging.inspection import REPAIRS
@@ -119,6 +124,9 @@ def reconstruct(
     iterations: Annotated[int | None, typer.Option(help="Iterations per slice (30 without --seconds).")] = None,
     seconds: Annotated[float | None, typer.Option(help="Seconds per slice.")] = None,
     strength: Strength = 1.0,
+    workers: Workers = None,
+    dask: Dask = None,
+    slices: SliceRange = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     seed: Seed = 0,
@@ -129,28 +137,28 @@ def reconstruct(
     """Reconstruct an image or a volume from few, noisy X-ray views."""
     needs("tifffile", "imaging", "reconstructions")  # before the work, not after
     torch.set_num_threads(threads)
-    path, going_on = Path(source), resume and (Path(out) / UNFINISHED).exists()
-    folder = context.with_resource(writing(out, "run.json", overwrite or going_on))
+    path, going_on, part = Path(source), resume and (Path(out) / UNFINISHED).exists(), slice_range(slices)
+    folder = context.with_resource(writing(out, "run.json", overwrite or going_on, shared=part is not None))
     lengths = {"source_to_axis": source_to_axis, "source_to_detector": source_to_detector, "pitch": pitch}
     if simulate is None:
         if snr is not None:
             raise ArgumentError("{snr} is the noise of a simulation; add {simulate} VIEWS or leave it out")
         scan = read_sinogram(path, angles, unit, array=array, axes=axes, flat=flat, dark=dark, air=air)
-        slices, data = None, _measured(scan, views, raw) | {"geometry": _beam(scan, geometry, lengths, curved)}
+        images, data = None, _measured(scan, views, raw) | {"geometry": _beam(scan, geometry, lengths, curved)}
         center = scan.center if center is None else center
     else:
         _refuse_measured(angles=angles, views=views, size=size, flat=flat, dark=dark, air=air, array=array, axes=axes,
                          geometry=geometry, **lengths)  # fmt: skip
-        slices = read_slices(path)
-        data = _simulated(slices, simulate, snr, photons, seed, threads)
+        images = read_slices(path)
+        data = _simulated(images, simulate, snr, photons, seed, threads)
     notes = data.pop("notes")
     for line in notes:
         typer.echo(line)
-    with resumable():
+    with resumable(), engine(workers, dask) as executor:
         result = smadmm.reconstruct(
             **data, size=size, spacing=spacing, center="auto" if center is None else center, photons=photons,
             prior=prior, batch=batch, iterations=iterations, seconds=seconds, strength=strength, method=method,
-            raw=raw or without or False, seed=seed, threads=threads, device=device,
+            raw=raw or without or False, seed=seed, threads=threads, device=device, executor=executor, slices=part,
             checkpoint=folder / UNFINISHED, resume=resume, progress=not quiet,
         )  # fmt: skip
         if result.interrupted:
@@ -159,16 +167,22 @@ def reconstruct(
                 f" in slice {done} of {count}" if count > 1 else f" after {result.slices[0]['iterations']} iterations",
                 INTERRUPTED,
             )
+        if part is not None:
+            typer.echo(
+                f"slices {part[0]} to {part[1] - 1} are in {folder / UNFINISHED}; when all are there, the same command "
+                "with --resume instead of --slices makes the result"
+            )
+            return
         for line in result.notes:
             typer.echo(line)
         result = replace(
             result, notes=(*notes, *result.notes), settings={"data": "measured", "input_snr": None, **result.settings}
         )
-        if slices is not None:
+        if images is not None:
             result = _in_the_unit_of(
-                slices, result, data["bounds"][1], None if photons else SNR if snr is None else snr
+                images, result, data["bounds"][1], None if photons else SNR if snr is None else snr
             )
-            _write_dicom(slices, result, folder)
+            _write_dicom(images, result, folder)
         for line in [*result.save(folder, typed(), path.name), *(f"Warning: {text}" for text in result.warnings)]:
             typer.echo(line)
         del result  # Windows cannot remove files that are mapped

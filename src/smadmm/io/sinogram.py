@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,21 @@ def read_sinogram(
             found = replace(found, angles=given[0], unit=given[1])
         elif span is not None:
             found = replace(found, angles=None)
-        sinogram = _sinogram(path, found, unit, axes, span)
-        return _normalised(sinogram, found, (flat, dark, air))
+        sinogram = _normalised(_sinogram(path, found, unit, axes, span), found, (flat, dark, air))
+    files = {"path": path, "flat": flat, "dark": dark, "angles": None if span is not None else angles}
+    told = {"angles": angles, "unit": unit, "array": array, "axes": axes, "air": air}
+    absolute = {name: os.path.abspath(file) for name, file in files.items() if file is not None}
+    return replace(sinogram, opened=told | absolute)
+
+
+@lru_cache(maxsize=2)
+def _open_once(arguments: tuple[tuple[str, Any], ...], changed: int) -> Sinogram:
+    return read_sinogram(**dict(arguments))
+
+
+def reopened(arguments: tuple[tuple[str, Any], ...], changed: int, kept: dict[str, Any]) -> Sinogram:
+    """A scan that was sent here from another process: opened once, with what was chosen of it there."""
+    return replace(_open_once(arguments, changed), **kept)
 
 
 def _found(path: Path, array: str | None, views: int | None) -> Found:
