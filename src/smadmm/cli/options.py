@@ -71,6 +71,18 @@ Dask = Annotated[
     str | None,
     typer.Option("--dask", help="Slices or jobs are done by the workers of this Dask scheduler.", metavar="ADDRESS"),
 ]
+Follow = Annotated[
+    bool,
+    typer.Option(
+        "--follow",
+        help="INPUT (HDF5 in SWMR mode, Zarr) is still being written: previews come as its views do, and the final "
+        "image when it is closed.",
+    ),
+]
+Every = Annotated[int, typer.Option("--every", help="With --follow: views between two previews.", min=1)]
+Patience = Annotated[
+    float, typer.Option("--patience", help="With --follow: seconds without a view after which the scan is over.")
+]
 SliceRange = Annotated[
     str | None,
     typer.Option(

@@ -301,3 +301,27 @@ class Blocks:
             self.block = np.empty(0)  # two blocks would be twice the memory
             self.first, self.block = first, np.asarray(self.stored[tuple(some)])
         return self.block.take(int(number) - self.first, self.axis)
+
+
+class Grown:
+    """The first `length` views of an array that may be longer."""
+
+    def __init__(self, array: Any, length: int):
+        self.array, self.length, self.dtype = array, length, array.dtype
+        self.shape = (length, *array.shape[1:])
+        self.chunks = getattr(array, "chunks", None)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, key: Any) -> Any:
+        first, *rest = key if isinstance(key, tuple) else (key,)
+        if first is Ellipsis:
+            first, rest = slice(None), [...]
+        if isinstance(first, slice):
+            first = slice(*first.indices(self.length))
+        whole = (first, *rest)
+        return self.array[whole]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
+        return np.asarray(self[...], dtype=dtype)

@@ -49,6 +49,7 @@ def read_sinogram(
     flat: str | None = None,
     dark: str | None = None,
     air: float | None = None,
+    growing: bool = False,
 ) -> Sinogram:
     """A scan as line integrals.
 
@@ -61,6 +62,7 @@ def read_sinogram(
     axes : slices, views and detectors in the order of the array, where that is not clear.
     flat, dark : files of the counts without object and without beam, where the file of the scan has none.
     air : counts of an unattenuated ray, instead of a flat field.
+    growing : another program appends views to the file, HDF5 in SWMR mode or Zarr; those that are whole are taken.
     """
     one_of("unit", unit, ("auto", "degrees", "radians"))
     path = Path(path)
@@ -74,7 +76,9 @@ def read_sinogram(
     span = None if angles is None else read_range(angles)
     given = None if angles is None or span is not None else read_angles(angles, 0)
     with readable(path):
-        found = _found(path, array, None if given is None else len(given[0]))
+        found = _found(path, array, None if given is None or growing else len(given[0]), growing)
+        if given is not None and growing:  # of all views that will come
+            given = given[0][: found.stored.shape[0]], given[1]
         if given is not None:
             found = replace(found, angles=given[0], unit=given[1])
         elif span is not None:
@@ -96,10 +100,10 @@ def reopened(arguments: tuple[tuple[str, Any], ...], changed: int, kept: dict[st
     return replace(_open_once(arguments, changed), **kept)
 
 
-def _found(path: Path, array: str | None, views: int | None) -> Found:
+def _found(path: Path, array: str | None, views: int | None, growing: bool = False) -> Found:
     """What a file holds, by its ending; a folder by its content."""
     suffix = path.suffix.lower()
-    content = content_of(path)
+    content = content_of(path, growing)
     if content is not None:
         if array is None and "hu" in content.arrays and not set(SINOGRAM_KEYS) & set(content.arrays):
             raise ArgumentError("{0} holds slices in Hounsfield units; add {simulate} VIEWS to project them", path)
