@@ -41,7 +41,7 @@ from smadmm.imaging.simulation import refuse_noise
 from smadmm.imaging.sinograms import BackProjections, Rows, pieces, read, sample, sampled, some
 from smadmm.imaging.slices import WARM, Scan, judged
 from smadmm.imaging.trial import FEWEST_VIEWS
-from smadmm.imaging.volumes import each_slice
+from smadmm.imaging.volumes import Inspected, each_slice
 from smadmm.io.files import locked, output_folder
 from smadmm.operators.fan import FanGeometry
 from smadmm.operators.linear import Operator
@@ -182,7 +182,7 @@ def reconstruct(
             learned = find_prior(LEARNED, device, limits) if name == "tv" else wanted  # its image comes first
             finished.settle(images, look, [learned, find_prior("tv", device, limits)])
         if not finished.interrupted:
-            each_slice(finished, stack, truths, (images, look), first, executor, progress)
+            each_slice(finished, stack, truths, Inspected(images, look), first, executor, progress)
     return finished.result(sinogram, truths, look, notices, time.perf_counter() - begin)
 
 

@@ -7,6 +7,7 @@ alone keeps what is finished. Slices know nothing of each other, so images do no
 
 from __future__ import annotations
 
+import logging
 import math
 import mmap
 import os
@@ -15,7 +16,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,22 +25,29 @@ from tqdm import tqdm
 
 from smadmm.arguments import ArgumentError
 from smadmm.extras import needs
+from smadmm.imaging.cost import expectation
 from smadmm.imaging.finished import Finished, Solved, solved
 from smadmm.imaging.inspection import Inspection
 from smadmm.imaging.sinograms import BackProjections
 from smadmm.imaging.slices import Scan
 from smadmm.workers import executing, spread
 
+LOG = logging.getLogger("smadmm")
 SENT = 2**31  # bytes of slices that are on their way to workers
 
-Middle = tuple[BackProjections, Inspection | None]
+
+class Inspected(NamedTuple):
+    """The slice in the middle as it was looked at."""
+
+    images: BackProjections
+    look: Inspection | None
 
 
 def each_slice(
     finished: Finished,
     slices: Any,
     truths: Any,
-    middle: Middle,
+    middle: Inspected,
     start: Tensor | None,
     executor: Executor | int | None,
     progress: bool,
@@ -54,10 +62,14 @@ def each_slice(
         if number == finished.middle:
             if finished.tried is not None:
                 scan, first = replace(scan, stop=scan.rest or scan.stop), finished.tried
-            given = middle if isinstance(middle[0].rows, Tensor) else given  # as it was inspected
+            given = middle if isinstance(middle.images.rows, Tensor) else given  # as it was inspected
         given = _Sent(slices[number]) if given is None else given
         return scan, given, number, truth, first, finished.checkpoint(number), number == finished.show
 
+    workers = 1 if executor is None else executor if isinstance(executor, int) else None
+    told = expectation(finished.scan, len(left), workers)
+    if told is not None:
+        LOG.info(told)
     with _bar(finished, progress) as bar:
         if executor is None or not volume:
             for number in left:
@@ -94,7 +106,7 @@ def solve_slice(
     show: bool,
 ) -> Solved:
     """One slice of a source, or as it was inspected: in any process."""
-    images, look = source if isinstance(source, tuple) else scan.look(source[number])
+    images, look = source if isinstance(source, Inspected) else scan.look(source[number])
     if checkpoint is not None and not checkpoint.parent.is_dir():  # on another machine
         checkpoint = None
     truth = None if truth is None else truth / scan.scale

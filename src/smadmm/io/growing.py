@@ -60,7 +60,8 @@ def complete(path: Path) -> bool:
     """Whether its writer has said that the scan is complete."""
     with suppress(OSError, ValueError, KeyError):
         if path.is_dir():
-            root = needs("zarr", "formats", "Zarr stores").open(store=str(path), mode="r")
+            zarr = needs("zarr", "formats", "Zarr stores")
+            root = zarr.open(store=str(path), mode="r")
             return bool(root.attrs.get("complete", False))
         needs("h5py", "imaging", "HDF5 files").File(path, "r").close()
         return True
