@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import product
+from concurrent.futures import Executor
+from functools import partial
+from itertools import islice, product
 from statistics import fmean
 from typing import Any
 
@@ -23,6 +25,7 @@ from smadmm.protocol import Tried, Tuned, interval, refuse_seen
 from smadmm.running import Diverged, Result, Solver, Stop, run
 from smadmm.sampling import Rng
 from smadmm.tuning import auto, start_of
+from smadmm.workers import executing, spread
 
 RECORDS = 50  # rows of a history, about
 
@@ -108,6 +111,7 @@ def tune(
     seeds: Sequence[int] = (1000, 1001),
     reported: Sequence[int] = (),
     x: Tensor | None = None,
+    executor: Executor | int | None = None,
 ) -> Tuned:
     """Try the points of a grid at the budget that will be judged, and keep the best mean score.
 
@@ -116,6 +120,8 @@ def tune(
     repetition, so that methods with grids of different sizes get the same number of runs. A point that diverges, or
     that `solver_of` refuses by a ValueError, loses to all others and is counted in `Tuned.flags`. `reported` are the
     seeds that you will report: they are refused here. Where data are held out, tune on other data than you report.
+    `executor`: a number of processes, or any concurrent.futures.Executor, does the runs in parallel, with the same
+    scores; solvers are sent to it, so the data should be small beside the work.
 
     >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
     >>> def make(problem, seed, eta):
@@ -130,17 +136,34 @@ def tune(
             raise ValueError(f"the grid has {len(every)} points, fewer than points = {points}; make it finer")
         every = [every[i] for i in sorted(Rng(0, 0).permutation(len(every))[:points])]
     start = start_of(problem) if x is None else x
-    tried = []
-    for point in every:
-        try:
-            solvers = [solver_of(problem, seed=seed, **point) for seed in seeds]
-        except ValueError as error:
-            tried.append(Tried(point, math.inf, refused=str(error)))
-            continue
-        tried.append(Tried(point, fmean(_score(solver, start, budget, score) for solver in solvers)))
+    made: list[tuple[Solver, ...] | str] = [_solvers(partial(solver_of, problem, **point), seeds) for point in every]
+    runs = [(solver, start, budget, score) for some in made if not isinstance(some, str) for solver in some]
+    scores = iter(_scores(runs, executor))
+    tried = [
+        Tried(point, math.inf, refused=some)
+        if isinstance(some, str)
+        else Tried(point, fmean(islice(scores, len(some))))
+        for point, some in zip(every, made, strict=True)
+    ]
     if all(one.refused for one in tried):
         raise ValueError(f"every point of the grid was refused; the first one, {tried[0].point}: {tried[0].refused}")
     return Tuned(tuple(tried), len(tried) * len(seeds))
+
+
+def _solvers(make: Callable[..., Solver], seeds: Sequence[int]) -> tuple[Solver, ...] | str:
+    """The solvers of a point, or why it was refused."""
+    try:
+        return tuple(make(seed=seed) for seed in seeds)
+    except ValueError as error:
+        return str(error)
+
+
+def _scores(runs: Sequence[tuple[Any, ...]], executor: Executor | int | None) -> list[float]:
+    if executor is None:
+        return [_score(*one) for one in runs]
+    with executing(executor) as engine:
+        found = dict(spread(engine, _score, [partial(tuple, one) for one in runs]))
+    return [found[number] for number in range(len(runs))]
 
 
 def _score(solver: Solver, x: Tensor, budget: int, score: str | Callable[[Result], float]) -> float:

@@ -79,15 +79,16 @@ def _terminated(number: int, frame: Any) -> None:
 
 
 @contextmanager
-def writing(out: str, result: str, overwrite: bool) -> Iterator[Path]:
-    """The output folder, for this run alone; one that holds a finished `result` is refused unless it may be replaced.
+def writing(out: str, result: str, overwrite: bool, shared: bool = False) -> Iterator[Path]:
+    """The output folder, for this run alone, or those that share it; one that holds a finished `result` is refused
+    unless it may be replaced.
 
     A folder that is made here and stays empty is removed.
     """
     folder, made = Path(out), not Path(out).exists()
     refuse_finished(folder, result, overwrite)
     try:
-        with locked(output_folder(folder)):
+        with locked(output_folder(folder), shared):
             refuse_finished(folder, result, overwrite)  # a run that ended while this one began
             yield folder
     finally:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
+
+from smadmm.arguments import ArgumentError
+from smadmm.extras import needs
 
 Out = Annotated[str, typer.Option("--out", help="Folder for results.json, tables and figures.")]
 Data = Annotated[
@@ -58,9 +64,64 @@ def _some(threads: int) -> int:
 
 
 Threads = Annotated[int, typer.Option("--threads", help="CPU threads.", callback=_some)]
+Workers = Annotated[
+    int | None, typer.Option("--workers", help="Slices are done by this many processes of this machine.", min=1)
+]
+Dask = Annotated[
+    str | None,
+    typer.Option("--dask", help="Slices or jobs are done by the workers of this Dask scheduler.", metavar="ADDRESS"),
+]
+Follow = Annotated[
+    bool,
+    typer.Option(
+        "--follow",
+        help="INPUT (HDF5 in SWMR mode, Zarr) is still being written: previews come as its views do, and the final "
+        "image when it is closed.",
+    ),
+]
+Every = Annotated[int, typer.Option("--every", help="With --follow: views between two previews.", min=1)]
+Patience = Annotated[
+    float, typer.Option("--patience", help="With --follow: seconds without a view after which the scan is over.")
+]
+SliceRange = Annotated[
+    str | None,
+    typer.Option(
+        "--slices",
+        help="Only these slices, kept in --out beside those of other such runs; --resume without it then makes the "
+        "result of all.",
+        metavar="FIRST:END",
+    ),
+]
 Jobs = Annotated[
     int, typer.Option("--threads", help="Number of jobs to run in parallel, one thread each.", callback=_some)
 ]
+
+
+@contextmanager
+def engine(workers: int | None, dask: str | None) -> Iterator[Executor | int | None]:
+    """What --workers or --dask asks for."""
+    if dask is None:
+        yield workers
+        return
+    if workers is not None:
+        raise ArgumentError("{workers} are processes of this machine, {dask} has its own; give one of them")
+    distributed = needs("distributed", "scale", "the workers of Dask")
+    try:
+        client = distributed.Client(dask, timeout=10)
+    except (OSError, ValueError) as error:
+        raise ArgumentError("no Dask scheduler answers at {0} ({1}); check {dask}", dask, error) from None
+    with client:
+        yield client.get_executor()
+
+
+def slice_range(text: str | None) -> tuple[int, int] | None:
+    """FIRST:END as numbers."""
+    if text is None:
+        return None
+    first, colon, end = text.partition(":")
+    if not (colon and first.isdecimal() and end.isdecimal()):
+        raise ArgumentError("{slices} is FIRST:END, such as 0:64, got {0!r}", text)
+    return int(first), int(end)
 
 
 def _cpu(device: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,18 +23,26 @@ from smadmm.cli.options import (
     ArrayName,
     AxisOrder,
     Dark,
+    Dask,
     Device,
+    Every,
     Flat,
+    Follow,
     MethodName,
     Overwrite,
+    Patience,
     PriorName,
     Quiet,
     ResultFolder,
     Resume,
     Seed,
+    SliceRange,
     Strength,
     Threads,
     Views,
+    Workers,
+    engine,
+    slice_range,
 )
 from smadmm.extras import needs
 from smadmm.imaging.inspection import REPAIRS
@@ -46,16 +55,21 @@ from smadmm.imaging.simulation import (
     simulated_sinogram,
 )
 from smadmm.io import dicom
-from smadmm.io.files import atomic_write, output_folder
+from smadmm.io.angles import read_range
+from smadmm.io.files import atomic_write, output_folder, write_array
+from smadmm.io.growing import complete, following
+from smadmm.io.hdf5 import HDF5
 from smadmm.io.images import Lazily, Slices, hounsfield, read_slices
 from smadmm.io.scan import Fan, ScanError, Sinogram
 from smadmm.io.sinogram import read_sinogram
 from smadmm.operators.fan import FanGeometry
+from smadmm.report.pictures import gray, png
 
 SNR = 50.0  # dB, of simulated data
 WIDTH = 360.0  # mm, of a slice that does not say
 SOFT_TISSUE = (-300.0, 450.0)  # black and white of Hounsfield pictures
 UNFINISHED = "unfinished"
+FIRST, MORE = 12, 5  # iterations of the first preview, and of those that begin at the last one
 
 
 @app.command(rich_help_panel="Images")
@@ -119,6 +133,12 @@ def reconstruct(
     iterations: Annotated[int | None, typer.Option(help="Iterations per slice (30 without --seconds).")] = None,
     seconds: Annotated[float | None, typer.Option(help="Seconds per slice.")] = None,
     strength: Strength = 1.0,
+    workers: Workers = None,
+    dask: Dask = None,
+    slices: SliceRange = None,
+    follow: Follow = False,
+    every: Every = 16,
+    patience: Patience = 60.0,
     resume: Resume = False,
     overwrite: Overwrite = False,
     seed: Seed = 0,
@@ -129,28 +149,37 @@ def reconstruct(
     """Reconstruct an image or a volume from few, noisy X-ray views."""
     needs("tifffile", "imaging", "reconstructions")  # before the work, not after
     torch.set_num_threads(threads)
-    path, going_on = Path(source), resume and (Path(out) / UNFINISHED).exists()
-    folder = context.with_resource(writing(out, "run.json", overwrite or going_on))
+    path, going_on, part = Path(source), resume and (Path(out) / UNFINISHED).exists(), slice_range(slices)
+    folder = context.with_resource(writing(out, "run.json", overwrite or going_on, shared=part is not None))
     lengths = {"source_to_axis": source_to_axis, "source_to_detector": source_to_detector, "pitch": pitch}
+    common: dict[str, Any] = {
+        "spacing": spacing, "photons": photons, "prior": prior, "strength": strength, "method": method,
+        "raw": raw or without or False, "seed": seed, "threads": threads, "device": device,
+    }  # fmt: skip
     if simulate is None:
         if snr is not None:
             raise ArgumentError("{snr} is the noise of a simulation; add {simulate} VIEWS or leave it out")
-        scan = read_sinogram(path, angles, unit, array=array, axes=axes, flat=flat, dark=dark, air=air)
-        slices, data = None, _measured(scan, views, raw) | {"geometry": _beam(scan, geometry, lengths, curved)}
+        read = partial(read_sinogram, angles=angles, unit=unit, array=array, axes=axes, flat=flat, dark=dark, air=air)
+        if follow:
+            _refuse_what_cannot_grow(path, angles)
+            with resumable():
+                beam = partial(_beam, asked=geometry, lengths=lengths, curved=curved)
+                _preview(following(path, read, every=every, patience=patience), folder, beam, size, center, common)
+        scan = read(path, growing=follow and not complete(path))  # its writer died, or others wait for more
+        images, data = None, _measured(scan, views, raw) | {"geometry": _beam(scan, geometry, lengths, curved)}
         center = scan.center if center is None else center
     else:
         _refuse_measured(angles=angles, views=views, size=size, flat=flat, dark=dark, air=air, array=array, axes=axes,
-                         geometry=geometry, **lengths)  # fmt: skip
-        slices = read_slices(path)
-        data = _simulated(slices, simulate, snr, photons, seed, threads)
+                         geometry=geometry, follow=follow or None, **lengths)  # fmt: skip
+        images = read_slices(path)
+        data = _simulated(images, simulate, snr, photons, seed, threads)
     notes = data.pop("notes")
     for line in notes:
         typer.echo(line)
-    with resumable():
+    with resumable(), engine(workers, dask) as executor:
         result = smadmm.reconstruct(
-            **data, size=size, spacing=spacing, center="auto" if center is None else center, photons=photons,
-            prior=prior, batch=batch, iterations=iterations, seconds=seconds, strength=strength, method=method,
-            raw=raw or without or False, seed=seed, threads=threads, device=device,
+            **data, **common, size=size, center="auto" if center is None else center, batch=batch,
+            iterations=iterations, seconds=seconds, executor=executor, slices=part,
             checkpoint=folder / UNFINISHED, resume=resume, progress=not quiet,
         )  # fmt: skip
         if result.interrupted:
@@ -159,20 +188,61 @@ def reconstruct(
                 f" in slice {done} of {count}" if count > 1 else f" after {result.slices[0]['iterations']} iterations",
                 INTERRUPTED,
             )
+        if part is not None:
+            typer.echo(
+                f"slices {part[0]} to {part[1] - 1} are in {folder / UNFINISHED}; when all are there, the same command "
+                "with --resume instead of --slices makes the result"
+            )
+            return
         for line in result.notes:
             typer.echo(line)
         result = replace(
             result, notes=(*notes, *result.notes), settings={"data": "measured", "input_snr": None, **result.settings}
         )
-        if slices is not None:
+        if images is not None:
             result = _in_the_unit_of(
-                slices, result, data["bounds"][1], None if photons else SNR if snr is None else snr
+                images, result, data["bounds"][1], None if photons else SNR if snr is None else snr
             )
-            _write_dicom(slices, result, folder)
+            _write_dicom(images, result, folder)
         for line in [*result.save(folder, typed(), path.name), *(f"Warning: {text}" for text in result.warnings)]:
             typer.echo(line)
         del result  # Windows cannot remove files that are mapped
         shutil.rmtree(folder / UNFINISHED)
+        for name in ("preview.npy", "preview.png"):
+            (folder / name).unlink(missing_ok=True)
+
+
+def _refuse_what_cannot_grow(path: Path, angles: str | None) -> None:
+    if not (path.is_dir() or path.suffix.lower() in HDF5):
+        raise ArgumentError("{follow} reads HDF5 files and Zarr stores while they grow, not {0}", path)
+    if angles is not None and read_range(angles) is not None:
+        raise ArgumentError(
+            "{angles} {0} is a range, and a growing scan has no end; give the angle of each view", angles
+        )
+
+
+def _preview(
+    scans: Iterator[Any],
+    folder: Path,
+    beam: Callable[[Sinogram], FanGeometry | None],
+    size: int | None,
+    center: float | None,
+    common: dict[str, Any],
+) -> None:
+    """An image of the views so far whenever some have come, begun at the last one: preview.png and preview.npy."""
+    last = None
+    for rows, degrees, scan in scans:
+        pixels = max(2, round(rows.shape[1] * common["spacing"])) if size is None else size
+        told = scan.center if center is None else center
+        result = smadmm.reconstruct(
+            rows, degrees, geometry=beam(scan), size=pixels, center="auto" if told is None else told, start=last,
+            iterations=FIRST if last is None else MORE, **common,
+        )  # fmt: skip
+        last = result.image
+        write_array(folder / "preview.npy", last)
+        atomic_write(folder / "preview.png", png(gray(last, result.limits())))
+        typer.echo(f"{len(degrees)} views: preview.png, residual {result.mean('residual'):.2%}")
+        del scan  # closes the file
 
 
 def _measured(found: Sinogram, views: int | None, raw: bool) -> dict[str, Any]:

@@ -15,14 +15,13 @@ added to the variance, and 1/variance is the weight.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
-import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from concurrent.futures import Executor
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,45 +29,30 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
-from tqdm import tqdm
 
 from smadmm.arguments import ArgumentError, one_of, positive
 from smadmm.imaging.any_operator import by_operator
+from smadmm.imaging.finished import Finished
 from smadmm.imaging.inspection import REPAIRS, Inspection, Survey, angles_of, repaired, skipped, survey_of
 from smadmm.imaging.pnp import METHODS, Method
-from smadmm.imaging.priors import LEARNED, Denoiser, Prior, as_prior, find_prior
-from smadmm.imaging.result import DataWarning, ImageResult
+from smadmm.imaging.priors import LEARNED, Denoiser, as_prior, find_prior
+from smadmm.imaging.result import ImageResult
 from smadmm.imaging.simulation import refuse_noise
-from smadmm.imaging.sinograms import (
-    BackProjections,
-    Rows,
-    pieces,
-    read,
-    root_mean_square,
-    sample,
-    sampled,
-    small_mean,
-    some,
-)
+from smadmm.imaging.sinograms import BackProjections, Rows, pieces, read, sample, sampled, some
 from smadmm.imaging.slices import WARM, Scan, judged
-from smadmm.imaging.trial import FEWEST_VIEWS, Trust, settled, trial_of
-from smadmm.io.files import atomic_write, locked, output_folder, read_arrays, write_arrays, write_slices
+from smadmm.imaging.trial import FEWEST_VIEWS
+from smadmm.imaging.volumes import Inspected, each_slice
+from smadmm.io.files import locked, output_folder
 from smadmm.operators.fan import FanGeometry
 from smadmm.operators.linear import Operator
 from smadmm.operators.radon import Radon
 from smadmm.problem import Prox
-from smadmm.running import History, Result, Stop
+from smadmm.running import Stop
 
 ITERATIONS = 30
 OPAQUE = 20.0  # no detector sees photons behind such an attenuation
-LARGE_RESIDUAL = 0.1  # a relative residual that wants an explanation
-SMALL_RESIDUAL = 0.005  # the same, where views do not agree with each other
 MOST_BAD = 0.2  # share of rays that may be not finite
 MANY_VIEWS = 12  # from here on angles that all lie below 2 pi are suspicious
-BAD_FIT = (
-    "the image explains the sinogram badly; check the angles, their unit and sense, which axis counts the views, "
-    "the axis of rotation, and that values are line integrals -log(I/I0), not counts"
-)
 WRONG_SIGN = "the sinogram is negative as a whole; line integrals are -log(I/I0): turn its sign if that is wrong"
 RADIANS = "all {0} angles lie below 2 pi: they are taken as degrees; convert radians by numpy.rad2deg"
 
@@ -96,6 +80,8 @@ def reconstruct(
     seed: int = 0,
     threads: int = 1,
     device: str = "cpu",
+    executor: Executor | int | None = None,
+    slices: tuple[int, int] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: bool = False,
@@ -130,6 +116,11 @@ def reconstruct(
     truth : the image, where it is known: SNR and SSIM are then measured.
     raw : True: data are taken as they are; or names of repairs not to be done (smadmm.imaging.inspection.REPAIRS).
     threads, device : where it is computed.
+    executor : does the slices of a volume in parallel: a number of processes of this machine (call it below
+        `if __name__ == "__main__":`), or any concurrent.futures.Executor, such as Dask's Client.get_executor() or
+        mpi4py.futures.MPIPoolExecutor(). Images do not depend on it; workers open files themselves.
+    slices : (first, end) reconstructs these alone, as they would come out of the whole volume. Such runs, also on
+        several machines, can share a checkpoint folder; one with `resume` and without `slices` then has them all.
     checkpoint : folder in which an unfinished run is kept; with `resume` it goes on there. Remove it when you are done.
     progress : show a progress bar.
 
@@ -153,16 +144,18 @@ def reconstruct(
     if center != "auto" and not (isinstance(center, (int, float)) and math.isfinite(center)):
         raise ArgumentError('{center} is a finite number or "auto", got {0!r}', center)
     sinogram = np.asarray(sinogram) if isinstance(sinogram, list) else sinogram
-    begin, slices = time.perf_counter(), _slices(sinogram, "sinogram")
+    begin, stack = time.perf_counter(), _slices(sinogram, "sinogram")
+    chosen = _chosen(slices, len(stack))
     truths = None if truth is None else _slices(truth, "truth")
-    given, notices = _degrees(angles, len(slices[0]), 180 if geometry is None else 360)
+    views, detectors = (int(n) for n in sinogram.shape[-2:])
+    given, notices = _degrees(angles, views, 180 if geometry is None else 360)
     off = skipped(raw)
-    middle = _checked_middle(slices, raw is True)
+    middle = _checked_middle(stack, chosen, raw is True)
     survey, look = _looked_at(middle, given, center, off, geometry)
-    span = slices[0].shape[1] * spacing
+    span = detectors * spacing
     sides, seen = _sides(size, truths, span, survey.width)
     make = Radon if geometry is None else geometry.projector
-    radon = make(sides, np.deg2rad(survey.angles), slices[0].shape[1], spacing, survey.center, threads=threads)
+    radon = make(sides, np.deg2rad(survey.angles), detectors, spacing, survey.center, threads=threads)
     if batch is not None and batch > radon.views:
         raise ArgumentError("{batch} is {0}, more than the {1} views; lower it or leave it out", batch, radon.views)
     images = BackProjections(radon, middle if look is None else torch.from_numpy(look.prepared))
@@ -182,41 +175,15 @@ def reconstruct(
                 seen=seen, rest=Stop(iterations=ITERATIONS - WARM) if free else None)  # fmt: skip
     told = name == "none" or batch is not None or seconds is not None or start is not None
     first = None if start is None else torch.as_tensor(np.asarray(start, dtype=np.float32)) / scale
-    with nullcontext() if checkpoint is None else locked(output_folder(checkpoint)):
-        finished = Finished(scan, len(slices), images.fingerprint(), name, checkpoint, resume)
+    part = len(chosen) < len(stack)
+    with nullcontext() if checkpoint is None else locked(output_folder(checkpoint), shared=part):
+        finished = Finished(scan, len(stack), images.fingerprint(), name, checkpoint, resume, chosen)
         if look is not None and not told and radon.views >= FEWEST_VIEWS:
             learned = find_prior(LEARNED, device, limits) if name == "tv" else wanted  # its image comes first
             finished.settle(images, look, [learned, find_prior("tv", device, limits)])
         if not finished.interrupted:
-            _each_slice(finished, slices, truths, (images, look), first, progress)
+            each_slice(finished, stack, truths, Inspected(images, look), first, executor, progress)
     return finished.result(sinogram, truths, look, notices, time.perf_counter() - begin)
-
-
-def _each_slice(
-    finished: Finished,
-    slices: Any,
-    truths: Any,
-    middle: tuple[BackProjections, Inspection | None],
-    start: Tensor | None,
-    progress: bool,
-) -> None:
-    """Solve what is not finished yet, one slice after the other, until done or interrupted."""
-    scan, count = finished.scan, len(slices)
-    total = None if scan.stop.iterations is None else scan.stop.iterations * count
-    with tqdm(total=total, unit="it", leave=False, disable=None if progress else True) as bar:
-        for number in range(count):
-            if number in finished:
-                bar.update(finished.rows[number]["iterations"])
-                continue
-            images, look = middle if number == count // 2 else scan.look(slices[number])
-            truth = None if truths is None else torch.from_numpy(np.asarray(truths[number], np.float32)) / scan.scale
-            solver, first = scan, start
-            if number == count // 2 and finished.tried is not None:
-                solver, first = replace(scan, stop=scan.rest or scan.stop), finished.tried
-            result, row = solver.solve(images, look, truth, first, finished.checkpoint(number), bar)
-            finished.add(number, result, images, row)
-            if result.interrupted:
-                return
 
 
 # --- what the verb is given -------------------------------------------------------------------------------------------
@@ -289,10 +256,20 @@ def _sides(
     return sides, (slice(None), slice(None))
 
 
-def _checked_middle(slices: Any, exact: bool) -> Rows:
-    """The slice in the middle, after all slices were looked at."""
+def _chosen(slices: tuple[int, int] | None, count: int) -> range:
+    """The numbers of the slices to reconstruct."""
+    if slices is None:
+        return range(count)
+    first, end = slices
+    if not 0 <= first < end <= count:
+        raise ArgumentError("{slices} must be a part of 0:{0}, got {1}:{2}", count, first, end)
+    return range(first, end)
+
+
+def _checked_middle(slices: Any, chosen: range, exact: bool) -> Rows:
+    """The slice in the middle, after those that were chosen were looked at, a slice in memory at a time."""
     middle = None
-    for number in range(len(slices)):
+    for number in sorted({*chosen, len(slices) // 2}):
         rows = read(slices[number], 1.0)
         refuse_bad_values(rows, f"slice {number}" if len(slices) > 1 else "the sinogram", exact)
         middle = rows if number == len(slices) // 2 else middle
@@ -327,165 +304,3 @@ def _refuse_opaque(rows: Rows, scale: float) -> None:
             largest,
             OPAQUE,
         )
-
-
-# --- finished slices --------------------------------------------------------------------------------------------------
-
-
-class Finished:
-    """The slices that are done: in memory or, with a folder, kept there for a run that goes on.
-
-    The folder holds settings.json, image.npy with the finished slices, slice_NNNN.npz with their numbers and curves,
-    and the checkpoint of the slice at work.
-    """
-
-    def __init__(
-        self,
-        scan: Scan,
-        count: int,
-        fingerprint: str,
-        prior: str,
-        folder: str | os.PathLike[str] | None,
-        resume: bool,
-    ) -> None:
-        self.scan, self.prior, self.middle, self.interrupted = scan, prior, count // 2, False
-        self.tried: Tensor | None = None  # the image of a trial
-        self.trust: Trust | None = None
-        self.rows: dict[int, dict[str, Any]] = {}
-        self.histories: dict[int, History] = {}
-        self.fbps: dict[int, NDArray[np.float32]] = {}  # of the slice to show
-        self.residuals: dict[int, NDArray[np.float32]] = {}  # its b - A x, where b is in memory
-        shape = (count, *np.empty((scan.radon.height, scan.radon.width), bool)[scan.seen].shape)
-        self.folder = None if folder is None else Path(folder)
-        if self.folder is None:
-            self.images: NDArray[np.float32] = np.full(shape, np.nan, np.float32)
-            return
-        angles = np.rad2deg(scan.radon.angles).tolist()
-        self._open(
-            self.folder,
-            {**scan.settings(), "prior": prior, "slices": count, "data": fingerprint, "angles": angles},
-            resume,
-        )
-        path = self.folder / "image.npy"
-        if not path.exists():  # written, not mapped: a disk that is full is found now
-            write_slices(path, shape, (np.full(shape[1:], np.nan) for _ in range(count)))
-        self.images = np.lib.format.open_memmap(path, mode="r+")
-
-    def _open(self, folder: Path, settings: dict[str, Any], resume: bool) -> None:
-        """Read what is there; refused if it belongs to another run or would be lost."""
-        told = folder / "settings.json"
-        if told.exists():
-            if not resume:
-                raise ArgumentError("{0} holds an unfinished run; set {resume} to go on with it, or remove it", folder)
-            before = json.loads(told.read_text(encoding="utf-8"))
-            for name, value in json.loads(json.dumps(settings)).items():
-                if before.get(name) != value:
-                    change = "" if name == "angles" else f": {before.get(name)} then, {value} now"
-                    raise ValueError(f"{folder} holds an unfinished run with another {name}{change}; choose another")
-            for path in folder.glob("slice_*.npz"):
-                self._load(path)
-            return
-        output_folder(folder)
-        (folder / "image.npy").unlink(missing_ok=True)
-        atomic_write(told, json.dumps(settings).encode())
-
-    def _load(self, path: Path) -> None:
-        number = int(path.stem.removeprefix("slice_"))
-        arrays, (self.rows[number], columns) = read_arrays(path)
-        self.histories[number] = History({k: [math.nan if v is None else v for v in c] for k, c in columns.items()})
-        if "fbp" in arrays:
-            self.fbps[number] = arrays["fbp"]
-        if "residual" in arrays:
-            self.residuals[number] = arrays["residual"]
-
-    def __contains__(self, number: int) -> bool:
-        return number in self.rows
-
-    def settle(self, images: BackProjections, look: Inspection, priors: Sequence[Prior]) -> None:
-        """Choose prior, strength and noise by a trial on the slice in the middle, or read what one found before."""
-        path = None if self.folder is None else self.folder / "trial.npz"
-        if path is not None and path.exists():
-            arrays, about = read_arrays(path)
-            self.tried, self.trust = torch.from_numpy(arrays["image"]), Trust(**about, differs=arrays["differs"])
-        else:
-            result, self.trust = trial_of(self.scan, images, look, priors, self.prior)
-            self.tried = result.x
-            if result.interrupted:
-                noise = self.scan.statistics(images.rows, look).mean / root_mean_square(images.rows)
-                self.add(
-                    self.middle, result, images, {"relative_noise": noise} | self.scan.quality(images, None, result)
-                )
-            elif path is not None:
-                numbers = {f.name: getattr(self.trust, f.name) for f in fields(Trust) if f.name != "differs"}
-                write_arrays(path, {"image": result.x.numpy(), "differs": self.trust.differs}, numbers)
-        self.scan = settled(self.scan, self.trust, priors)
-
-    def checkpoint(self, number: int) -> Path | None:
-        """The file in which a slice at work is kept."""
-        return None if self.folder is None else self.folder / f"slice_{number:04d}.checkpoint"
-
-    def add(self, number: int, result: Result, images: BackProjections, row: dict[str, Any]) -> None:
-        """A slice that is done, or as far as it got before it was interrupted."""
-        self.images[number] = (self.scan.scale * result.x.detach()).cpu().numpy()[self.scan.seen]
-        self.rows[number], self.histories[number], self.interrupted = row, result.history, result.interrupted
-        if number == self.middle or result.interrupted:
-            self.fbps[number] = (self.scan.scale * images[None]).numpy()[self.scan.seen]
-            if isinstance(images.rows, Tensor):
-                left = images.rows - self.scan.radon(result.x.detach().cpu())
-                self.residuals[number] = small_mean(self.scan.scale * left).numpy()
-        if self.folder is not None and not result.interrupted:
-            if isinstance(self.images, np.memmap):
-                self.images.flush()
-            kept = {"fbp": self.fbps, "residual": self.residuals} if number == self.middle else {}
-            shown = {name: found[number] for name, found in kept.items() if number in found}
-            write_arrays(self.folder / f"slice_{number:04d}.npz", shown, [row, result.history.columns])
-            (self.folder / f"slice_{number:04d}.checkpoint").unlink(missing_ok=True)
-
-    def result(
-        self, sinogram: Any, truths: Any, look: Inspection | None, notices: list[str], seconds: float
-    ) -> ImageResult:
-        """All of it, in the unit and the kind of array of the sinogram."""
-        number = self.middle if self.middle in self.fbps else max(self.fbps)
-        shown = {} if truths is None else {"truth": np.asarray(truths[number], np.float32)}
-        shown |= {"FBP": self.fbps[number], self.scan.method.upper(): np.array(self.images[number])}
-        image: Any = np.array(self.images[0]) if len(sinogram.shape) == 2 else self.images
-        settings = self.scan.settings() | {
-            "prior_sigma": self.scan.prior.sigma,
-            "prior_lipschitz": self.scan.prior.lipschitz,
-            "device": self.scan.device,
-            "threads": self.scan.radon.threads,
-            "total_seconds": seconds,
-        }
-        rows = [{"slice": i, **self.rows[i]} for i in sorted(self.rows)]
-        bad = truths is None and any(_unexplained(row) for row in rows)
-        told = notices + [BAD_FIT] * bad
-        for text in told:
-            warnings.warn(text, DataWarning, stacklevel=3)
-        return ImageResult(
-            verb="Reconstruction",
-            image=torch.from_numpy(image).to(sinogram.device) if isinstance(sinogram, Tensor) else image,
-            shown=shown,
-            slices=rows,
-            histories=[self.histories[i] for i in sorted(self.histories)],
-            settings=settings,
-            notes=(
-                *(() if look is None else [finding.text for finding in look.findings]),
-                *(() if self.trust is None else self.trust.notes()),
-            ),
-            warnings=tuple(told),
-            interrupted=self.interrupted,
-            unit=f"attenuation per {settings['geometry']['unit'] if settings['geometry'] else 'pixel'}",
-            inspection=look,
-            residual=self.residuals.get(number),
-            trust=None if self.trust is None else replace(self.trust, differs=self.trust.differs[self.scan.seen]),
-        )
-
-
-def _unexplained(row: dict[str, Any]) -> bool:
-    """Whether a residual wants an explanation: it is large, and the views do not agree with one object and its angles.
-
-    Where they do agree, a misfit beyond the noise, up to a tenth, is drift or scatter, and no error.
-    """
-    noise = row.get("measured_noise", row["relative_noise"])
-    least = LARGE_RESIDUAL if row.get("steady", True) else SMALL_RESIDUAL
-    return bool(row["residual"] > max(least, 3 * noise))

@@ -38,6 +38,19 @@ class Prior:
     prox: Callable[[float], Prox]
 
 
+# functions of modules, for lambdas cannot be sent to other processes
+def _nothing(rho: float) -> Prox:
+    return Zero()
+
+
+def _total_variation(sigma: float, rho: float) -> Prox:
+    return TV(TV_SHARE * sigma * rho, TV_ACCURACY)
+
+
+def _same(h: Prox, rho: float) -> Prox:
+    return h
+
+
 def find_prior(
     name: str,
     device: torch.device | str = "cpu",
@@ -50,16 +63,16 @@ def find_prior(
     """
     sigma = LEVEL if level is None else level
     if name == "none":
-        return Prior(name, sigma, None, lambda rho: Zero())
+        return Prior(name, sigma, None, _nothing)
     if name == "tv":
-        return Prior(name, sigma, None, lambda rho: TV(TV_SHARE * sigma * rho, TV_ACCURACY))
+        return Prior(name, sigma, None, partial(_total_variation, sigma))
     if name not in shipped() and not name.endswith(".safetensors"):
         raise ValueError(f"no prior {name!r}; there are {', '.join(shipped())}, tv, none, or a file .safetensors")
     denoiser = load(name)
     assert denoiser.sigma is not None  # files of weights state it
     own = denoiser.to(device) if level is None else denoiser.to(device).at_level(level)
     h = Denoised(own, image=True, limits=limits)
-    return Prior(name, denoiser.sigma if level is None else level, denoiser.lipschitz, lambda rho: h)
+    return Prior(name, denoiser.sigma if level is None else level, denoiser.lipschitz, partial(_same, h))
 
 
 def own_prior(given: Prox | Denoiser, limits: tuple[float, float] | None) -> Prior:
@@ -79,7 +92,7 @@ def own_prior(given: Prox | Denoiser, limits: tuple[float, float] | None) -> Pri
     else:
         raise ArgumentError("{prior} is a name, a denoiser that takes an image, or a Prox, got {0!r}", given)
     sigma = getattr(named, "sigma", None)
-    return Prior(name, LEVEL if sigma is None else float(sigma), h.lipschitz, lambda rho: h)
+    return Prior(name, LEVEL if sigma is None else float(sigma), h.lipschitz, partial(_same, h))
 
 
 def as_prior(

@@ -24,7 +24,7 @@ from smadmm.io.hdf5 import HDF5, check_readable, read_hdf5
 from smadmm.io.images import Lazily
 from smadmm.io.limits import load_npz
 from smadmm.io.matlab import read_matlab
-from smadmm.io.scan import AXES, Content, Fan, Found, ScanError, fan_of
+from smadmm.io.scan import AXES, Content, Fan, Found, Grown, ScanError, fan_of
 from smadmm.io.zarr_store import is_zarr, read_zarr
 
 SINOGRAM_KEYS = ("sinogram", "sino", "sinograms", "projections", "data")
@@ -39,9 +39,11 @@ FAR = 5.0  # metres: no tube is that far away, but the source of a synchrotron
 METRES = {"m": 1.0, "cm": 1e-2, "mm": 1e-3, "um": 1e-6, "µm": 1e-6, "micron": 1e-6, "microns": 1e-6}
 
 
-def content_of(path: Path) -> Content | None:
-    """The named arrays of a file or store; None: it is of another kind."""
+def content_of(path: Path, growing: bool = False) -> Content | None:
+    """The named arrays of a file or store; None: it is of another kind. `growing`: cut to the views that all have."""
     suffix = path.suffix.lower()
+    if growing:
+        return _level(read_zarr(path) if path.is_dir() else read_hdf5(path, growing=True))
     if path.is_dir():
         return read_zarr(path) if is_zarr(path) else None
     if suffix == ".npz":
@@ -52,6 +54,16 @@ def content_of(path: Path) -> Content | None:
     if suffix in HDF5:
         return read_hdf5(path)
     return read_matlab(path) if suffix == ".mat" else None
+
+
+def _level(content: Content) -> Content:
+    """Arrays that grow with the scan, cut to the same number of views."""
+    fields = ("truth", *FLAT_NAMES, *DARK_NAMES)
+    grows = [name for name, array in content.arrays.items()
+             if _last(name) not in fields and getattr(array, "maxshape", (None,))[0] is None]  # fmt: skip
+    views = min((content.arrays[name].shape[0] for name in grows), default=0)
+    content.arrays |= {name: Grown(content.arrays[name], views) for name in grows}
+    return content
 
 
 def only(path: Path, content: Content, names: tuple[str, ...]) -> str:

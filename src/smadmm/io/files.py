@@ -89,12 +89,12 @@ def _remove_stale(path: Path) -> None:
                         os.unlink(entry.path)
 
 
-def _lock(file: Any) -> bool:
+def _lock(file: Any, shared: bool = False) -> bool:
     """Lock an open file until it is closed or the process ends; whether it was free."""
     if fcntl is None:
         return True
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:  # a file system without locks
@@ -103,13 +103,16 @@ def _lock(file: Any) -> bool:
 
 
 @contextmanager
-def locked(path: Target) -> Iterator[None]:
-    """Within, path (a file, or a folder that exists) has no other writer; a second one is refused at once."""
+def locked(path: Target, shared: bool = False) -> Iterator[None]:
+    """Within, path (a file, or a folder that exists) has no other writer; a second one is refused at once.
+
+    Those that lock it `shared` refuse all others, but not each other.
+    """
     path = Path(path)
     mark = path / LOCK if path.is_dir() else path.parent / f".{path.name}{LOCK}"
     while True:
         held = open(mark, "ab")  # noqa: SIM115
-        if not _lock(held):
+        if not _lock(held, shared):
             held.close()
             raise ArgumentError("{0} is being written by another run; wait until it ends, or choose another", path)
         if os.path.exists(mark) and os.path.samestat(os.fstat(held.fileno()), os.stat(mark)):
@@ -120,8 +123,9 @@ def locked(path: Target) -> Iterator[None]:
     finally:
         if os.name == "nt":  # Windows cannot remove a file that is open
             held.close()
-        with suppress(OSError):
-            os.unlink(mark)
+        with suppress(OSError, ValueError):  # the handle was closed
+            if not shared or _lock(held):  # the last of those that share it
+                os.unlink(mark)
         held.close()
 
 

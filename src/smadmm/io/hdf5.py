@@ -17,13 +17,13 @@ from smadmm.io.scan import NUMBERS, Content, ScanError
 HDF5 = (".h5", ".hdf5", ".hdf", ".he5", ".nxs", ".nx", ".nexus", ".cxi")
 
 
-def read_hdf5(path: Path) -> Content:
-    """The datasets of a file, not read yet."""
+def read_hdf5(path: Path, growing: bool = False) -> Content:
+    """The datasets of a file, not read yet; `growing`: while another program appends to them (SWMR)."""
     h5py = needs("h5py", "imaging", "HDF5 files")
     with suppress(ImportError):  # its import makes the filters known; what needs one that is missing says so
         import_module("hdf5plugin")
     content = Content()
-    for name, item in _walk(h5py, h5py.File(path, "r"), "", set(), content.broken):
+    for name, item in _walk(h5py, h5py.File(path, "r", swmr=growing), "", set(), content.broken):
         content.values |= {f"{name}/{key}": value for key, value in _short(item.attrs).items()}
         if isinstance(item, h5py.Dataset) and item.size:
             content.attributes[name] = dict(item.attrs)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -186,6 +187,22 @@ class Sinogram:
     dead: NDArray[np.bool_] | None = None  # slices x detectors that never saw light: filled by neighbours
     photons: float | None = None  # per unattenuated ray, from the scatter of the flat fields
     raw: tuple[Any, Any, Any] | None = None  # counts, those of the beam above the dark field, the dark field
+    opened: Mapping[str, Any] | None = None  # the arguments of read_sinogram: other processes open the file anew
+
+    @property
+    def reopens(self) -> bool:
+        """Whether other processes can open the file, and need not read all of it for that."""
+        stored = self.stored if self.raw is None else self.raw[0]
+        return self.opened is not None and (isinstance(stored, np.memmap) or not isinstance(stored, np.ndarray))
+
+    def __reduce__(self) -> Any:
+        if not self.reopens:
+            return super().__reduce__()
+        from smadmm.io.sinogram import reopened
+
+        changed = self.path.stat().st_mtime_ns  # a file that took its place is another one
+        kept = {"chosen": self.chosen, "degrees": self.degrees, "end_point": self.end_point}
+        return reopened, (tuple((self.opened or {}).items()), changed, kept)
 
     def __len__(self) -> int:
         return 1 if self.axes[0] is None else int(self.stored.shape[self.axes[0]])
@@ -267,9 +284,13 @@ class Blocks:
         self.length = max(1, BLOCK // one) if axis else chunks[0]
         if self.length > chunks[axis]:
             self.length -= self.length % chunks[axis]
-        self.first, self.block = 0, np.empty(0)
+        self.first, self.block, self.lock = 0, np.empty(0), threading.Lock()
 
     def __getitem__(self, key: Any) -> Any:
+        with self.lock:  # of threads that read one block, the other's slice would be taken
+            return self._read(key)
+
+    def _read(self, key: Any) -> Any:
         number = key[self.axis] if isinstance(key, tuple) and len(key) == len(self.shape) else None
         if number is None or isinstance(number, slice):
             return np.asarray(self.stored[key])
@@ -280,3 +301,27 @@ class Blocks:
             self.block = np.empty(0)  # two blocks would be twice the memory
             self.first, self.block = first, np.asarray(self.stored[tuple(some)])
         return self.block.take(int(number) - self.first, self.axis)
+
+
+class Grown:
+    """The first `length` views of an array that may be longer."""
+
+    def __init__(self, array: Any, length: int):
+        self.array, self.length, self.dtype = array, length, array.dtype
+        self.shape = (length, *array.shape[1:])
+        self.chunks = getattr(array, "chunks", None)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, key: Any) -> Any:
+        first, *rest = key if isinstance(key, tuple) else (key,)
+        if first is Ellipsis:
+            first, rest = slice(None), [...]
+        if isinstance(first, slice):
+            first = slice(*first.indices(self.length))
+        whole = (first, *rest)
+        return self.array[whole]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
+        return np.asarray(self[...], dtype=dtype)

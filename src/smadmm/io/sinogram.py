@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def read_sinogram(
     flat: str | None = None,
     dark: str | None = None,
     air: float | None = None,
+    growing: bool = False,
 ) -> Sinogram:
     """A scan as line integrals.
 
@@ -60,6 +62,7 @@ def read_sinogram(
     axes : slices, views and detectors in the order of the array, where that is not clear.
     flat, dark : files of the counts without object and without beam, where the file of the scan has none.
     air : counts of an unattenuated ray, instead of a flat field.
+    growing : another program appends views to the file, HDF5 in SWMR mode or Zarr; those that are whole are taken.
     """
     one_of("unit", unit, ("auto", "degrees", "radians"))
     path = Path(path)
@@ -73,19 +76,34 @@ def read_sinogram(
     span = None if angles is None else read_range(angles)
     given = None if angles is None or span is not None else read_angles(angles, 0)
     with readable(path):
-        found = _found(path, array, None if given is None else len(given[0]))
+        found = _found(path, array, None if given is None or growing else len(given[0]), growing)
+        if given is not None and growing:  # of all views that will come
+            given = given[0][: found.stored.shape[0]], given[1]
         if given is not None:
             found = replace(found, angles=given[0], unit=given[1])
         elif span is not None:
             found = replace(found, angles=None)
-        sinogram = _sinogram(path, found, unit, axes, span)
-        return _normalised(sinogram, found, (flat, dark, air))
+        sinogram = _normalised(_sinogram(path, found, unit, axes, span), found, (flat, dark, air))
+    files = {"path": path, "flat": flat, "dark": dark, "angles": None if span is not None else angles}
+    told = {"angles": angles, "unit": unit, "array": array, "axes": axes, "air": air}
+    absolute = {name: os.path.abspath(file) for name, file in files.items() if file is not None}
+    return replace(sinogram, opened=told | absolute)
 
 
-def _found(path: Path, array: str | None, views: int | None) -> Found:
+@lru_cache(maxsize=2)
+def _open_once(arguments: tuple[tuple[str, Any], ...], changed: int) -> Sinogram:
+    return read_sinogram(**dict(arguments))
+
+
+def reopened(arguments: tuple[tuple[str, Any], ...], changed: int, kept: dict[str, Any]) -> Sinogram:
+    """A scan that was sent here from another process: opened once, with what was chosen of it there."""
+    return replace(_open_once(arguments, changed), **kept)
+
+
+def _found(path: Path, array: str | None, views: int | None, growing: bool = False) -> Found:
     """What a file holds, by its ending; a folder by its content."""
     suffix = path.suffix.lower()
-    content = content_of(path)
+    content = content_of(path, growing)
     if content is not None:
         if array is None and "hu" in content.arrays and not set(SINOGRAM_KEYS) & set(content.arrays):
             raise ArgumentError("{0} holds slices in Hounsfield units; add {simulate} VIEWS to project them", path)

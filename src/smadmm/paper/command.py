@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from smadmm.cli.app import INTERRUPTED, TERMINATED
-from smadmm.cli.options import Data, Jobs, OnlyCPU, Out, Quick, Quiet, Seed
+from smadmm.cli.options import Dask, Data, Jobs, OnlyCPU, Out, Quick, Quiet, Seed, engine
 from smadmm.io.files import locked, output_folder
 
 if TYPE_CHECKING:
@@ -68,12 +68,13 @@ def _register(group: typer.Typer, name: str, about: str, run: Callable[[Request]
         seed: Seed = 0,
         device: OnlyCPU = "cpu",
         threads: Jobs = 2,
+        dask: Dask = None,
         quiet: Quiet = False,
     ) -> None:
         from smadmm.paper.experiment import Request
 
-        with _resumable(out):
-            run(Request(out, data, quick, seed, size, processes=threads, progress=not quiet))
+        with _resumable(out), engine(None, dask) as executor:
+            run(Request(out, data, quick, seed, size, processes=executor or threads, progress=not quiet))
 
 
 @contextmanager

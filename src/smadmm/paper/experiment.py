@@ -15,6 +15,7 @@ How methods are compared: smadmm.protocol.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,14 @@ Work = Callable[[Any, "str | None"], dict[str, Any]]  # a job and the folder of 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of an experiment; with 0 processes its jobs run in this one."""
+    """What is asked of an experiment; with 0 processes its jobs run in this one, an executor has its own."""
 
     out: str | Path
     data: str | None = None
     quick: bool = False
     seed: int = 0
     size: int | None = None
-    processes: int = 2
+    processes: int | Executor = 2
     progress: bool = True
 
 

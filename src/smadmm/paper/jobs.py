@@ -1,4 +1,4 @@
-"""An experiment cut into jobs: done by some processes, each result kept in a file, none done twice.
+"""An experiment cut into jobs: done by the workers of an executor, each result kept in a file, none done twice.
 
 A job is a frozen dataclass with a `name` for its file. A stored result is used again if the settings of the job and the
 code that it runs (smadmm.paper.provenance) are the same.
@@ -8,15 +8,10 @@ From a script, call experiments below `if __name__ == "__main__":`, as processes
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import signal
-import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +20,7 @@ from tqdm import tqdm
 from smadmm.io.files import cleaned, output_folder, write_json
 from smadmm.paper.experiment import Request, Work
 from smadmm.paper.provenance import code_key
+from smadmm.workers import executing, spread
 
 J = TypeVar("J", bound=Any)
 
@@ -36,11 +32,10 @@ def run_all(jobs: Sequence[J], work: Work, request: Request) -> dict[str, Any]:
     bench = _Workbench(work, request.data, output_folder(Path(request.out) / "parts"), code_key(work))
     results = {job.name: result for job in jobs if (result := bench.finished(job)) is not None}
     left = [job for job in jobs if job.name not in results]
-    new = _in_processes(left, bench, request.processes) if request.processes else _here(left, bench)
     hidden = None if request.progress else True
-    with closing(new), tqdm(total=len(jobs), initial=len(results), unit="job", disable=hidden) as bar:
-        for job, result in new:
-            results[job.name] = result
+    with tqdm(total=len(jobs), initial=len(results), unit="job", disable=hidden) as bar:
+        for job, result in _done(left, bench, request):
+            results[job.name] = bench.keep(job, result)
             bar.set_description(job.name)
             bar.update()
     return results
@@ -64,13 +59,17 @@ class _Workbench:
             return None
 
     def do(self, job: Any) -> Any:
-        """Run a job on one thread and keep its result, with the seconds it took."""
+        """The result of a job, run on one thread, with the seconds it took."""
         import torch
 
         torch.set_num_threads(1)
         begin = time.perf_counter()
         result = cleaned(self.work(job, self.data))
         result["work"] = round(time.perf_counter() - begin, 2)
+        return result
+
+    def keep(self, job: Any, result: Any) -> Any:
+        """Write the result of a job."""
         write_json(self.parts / f"{job.name}.json", {"settings": _settings(job), "code": self.code, "result": result})
         return result
 
@@ -79,37 +78,12 @@ def _settings(job: Any) -> Any:
     return json.loads(json.dumps(asdict(job)))
 
 
-def _here(jobs: Sequence[J], bench: _Workbench) -> Generator[tuple[J, Any]]:
-    for job in jobs:
-        yield job, bench.do(job)
-
-
-def _in_processes(jobs: Sequence[J], bench: _Workbench, processes: int) -> Generator[tuple[J, Any]]:
-    if not jobs:
+def _done(jobs: Sequence[J], bench: _Workbench, request: Request) -> Iterator[tuple[J, Any]]:
+    """Jobs with their results, as they come."""
+    if not jobs or request.processes == 0:
+        for job in jobs:
+            yield job, bench.do(job)
         return
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the processes inherit it
-    others = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        with _deaf_to_ctrl_c():
-            futures = {pool.submit(bench.do, job): job for job in jobs}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in set(multiprocessing.active_children()) - others:  # results are written whole or not at all
-                child.kill()
-            raise
-
-
-@contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes started in here ignore SIGINT, which a terminal sends to all of them: their parent ends them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, usual)
+    with executing(request.processes) as executor:
+        for index, result in spread(executor, bench.do, [partial(tuple, [job]) for job in jobs]):
+            yield jobs[index], result

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ PIECE = 256  # views of a sinogram on disk that are read together
 PARALLEL_FROM = 32  # views times slices; below, starting threads costs more than it gains
 NO_WEIGHTS = np.empty((1, 0, 0), float32)
 ROUNDING = 1e-5  # of single precision, in norms
+T = TypeVar("T")
 
 
 class Projector(Operator):
@@ -63,6 +64,17 @@ class Projector(Operator):
         self._cosines, self._sines = np.cos(self.angles), np.sin(self.angles)
         self._origin = -0.5 * (self.detectors - 1) - self.centre
         self._memory: list[Any] = []  # scratch memory of the kernels, one for each thread that has run
+        self._known: dict[str, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_memory": []}  # scratch memory is not sent to other processes
+
+    def once(self, name: str, compute: Callable[[], T]) -> T:
+        """What depends on the geometry alone, computed the first time; other processes get it with the projector."""
+        if name not in self._known:
+            self._known[name] = compute()
+        found: T = self._known[name]
+        return found
 
     def _check(self) -> None:
         if min(self.height, self.width) < 1:
@@ -274,6 +286,9 @@ class Projector(Operator):
 
     def view_norms(self, iterations: int = 3) -> Tensor:
         """An upper bound of |A_i| for every view, by the same quotients of A_i A_i': at most a few per cent above."""
+        return self.once(f"view norms {iterations}", lambda: self._view_norms(iterations)).clone()
+
+    def _view_norms(self, iterations: int) -> Tensor:
         u = torch.ones(self.views, self.detectors)
         upper = torch.full((self.views,), math.inf)
         for _ in range(iterations):

@@ -1,0 +1,159 @@
+"""Slices over workers: what a slice costs, what a second worker gains, and previews of a scan that grows.
+
+    python benchmarks/slices.py [OUT]
+
+OUT gets slices.json and slices.md; `docs/results/scale` holds those that the pages quote. The constants of
+smadmm.imaging.cost are fitted to CPU seconds of one process, so that other work on the machine counts little; the
+memory is the largest resident set of a process that reconstructs one slice. The gain of two workers is in wall time,
+runs with one and two processes taking turns; the bits of all runs are compared.
+"""
+
+import json
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import smadmm
+from smadmm.imaging.metrics import snr
+from smadmm.imaging.simulation import simulated_sinogram
+from smadmm.io.files import atomic_write, output_folder, write_json
+from smadmm.io.phantoms import abdomen_image
+from smadmm.operators import Radon
+
+GRID = [(128, 60), (128, 240), (256, 60), (256, 180), (256, 360), (384, 90), (512, 90), (512, 180)]
+STEPS = (2, 10)  # iterations of a short and a long run: their difference is that of the iterations alone
+MEMORY = [(128, 60), (256, 360), (512, 90), (512, 360)]
+VOLUME, SIZE, VIEWS, TURNS = 8, 256, 120, 3
+PREVIEWS, PREVIEW_EVERY, GOLDEN = 240, 20, (5**0.5 - 1) / 2
+
+ONE_SLICE = """
+import resource, sys, torch
+torch.set_num_threads(1)
+import smadmm
+from smadmm.imaging.simulation import simulated_sinogram
+from smadmm.io.phantoms import abdomen_image
+size, views = int(sys.argv[1]), int(sys.argv[2])
+smadmm.reconstruct(simulated_sinogram(abdomen_image(size), views, 45.0), size=size, iterations=3)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def slice_costs():
+    """CPU seconds per iteration, by size and views."""
+    rows = []
+    for size, views in GRID:
+        sinogram, taken = simulated_sinogram(abdomen_image(size), views, 45.0), []
+        smadmm.reconstruct(sinogram, size=size, iterations=1, center=0.0, raw=True)  # compiles
+        for steps in STEPS:
+            best = []
+            for _ in range(2):
+                begin = time.process_time()
+                smadmm.reconstruct(sinogram, size=size, iterations=steps, center=0.0, raw=True)
+                best.append(time.process_time() - begin)
+            taken.append(min(best))
+        each = (taken[1] - taken[0]) / (STEPS[1] - STEPS[0])
+        rows.append({"size": size, "views": views, "iteration": each, "pixels": size**2})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def fitted(rows):
+    """p and q of an iteration's p P + q P V, by least squares on relative errors."""
+    taken = np.array([row["iteration"] for row in rows])
+    A = np.array([[row["pixels"], row["pixels"] * row["views"]] for row in rows]) / taken[:, None]
+    (p, q), *_ = np.linalg.lstsq(A, np.ones(len(rows)), rcond=None)
+    return {"p": p, "q": q, "error": float(np.abs(A @ [p, q] - 1).max())}
+
+
+def memory():
+    rows = []
+    for size, views in MEMORY:
+        done = subprocess.run([sys.executable, "-c", ONE_SLICE, str(size), str(views)], capture_output=True, text=True,
+                              check=True)  # fmt: skip
+        detectors = simulated_sinogram(abdomen_image(size), 1, 45.0).shape[1]
+        rows.append({"size": size, "views": views, "bytes": int(done.stdout), "rays": views * detectors})
+    A = np.array([[1, 4 * row["size"] ** 2, 4 * row["rays"]] for row in rows], float)
+    (m, i, s), *_ = np.linalg.lstsq(A, np.array([row["bytes"] for row in rows], float), rcond=None)
+    return rows, {"m": m, "i": i, "s": s}
+
+
+def gain():
+    """Wall seconds of one process and of two, in turns; the number of equal images."""
+    volume = np.stack([simulated_sinogram(abdomen_image(SIZE, n), VIEWS, 45.0, n).numpy() for n in range(VOLUME)])
+    options = {"size": SIZE, "center": 0.0, "raw": True}
+    images, taken = [], {None: [], 1: [], 2: [], 3: []}
+    for turn in range(TURNS):
+        for workers in taken:
+            if workers == 3 and turn:  # for its bits alone
+                continue
+            begin = time.perf_counter()
+            images.append(smadmm.reconstruct(volume, executor=workers, **options).image)
+            taken[workers].append(time.perf_counter() - begin)
+            print(workers, taken[workers][-1], flush=True)
+    ratios = [one / two for one, two in zip(taken[None], taken[2], strict=True)]
+    return {
+        "serial": float(np.median(taken[None])), "one": float(np.median(taken[1])), "two": float(np.median(taken[2])),
+        "ratio": float(np.median(ratios)), "least": min(ratios), "most": max(ratios),
+        "equal": all(np.array_equal(images[0], image) for image in images), "runs": len(images),
+        "turns": TURNS, "slices": VOLUME,
+    }  # fmt: skip
+
+
+def previews(size=256):
+    """SNR of previews by golden-angle views, a preview every 20, beside the FBP."""
+    truth = torch.as_tensor(abdomen_image(size)).float()
+    degrees = np.arange(PREVIEWS) * GOLDEN % 1 * 180
+    rows = Radon(size, np.deg2rad(degrees), int(1.42 * size))(truth)
+    rows = rows + 0.003 * rows.std() * torch.randn(rows.shape, generator=torch.Generator().manual_seed(0))
+    found, last = [], None
+    for views in range(PREVIEW_EVERY, PREVIEWS + 1, PREVIEW_EVERY):
+        begin = time.process_time()
+        result = smadmm.reconstruct(rows[:views], degrees[:views], size=size, start=last,
+                                    iterations=12 if last is None else 5)  # fmt: skip
+        last = result.image
+        found.append({"views": views, "snr": snr(truth, last), "fbp": snr(truth, torch.as_tensor(result.shown["FBP"])),
+                      "seconds": time.process_time() - begin})  # fmt: skip
+    final = smadmm.reconstruct(rows, degrees, size=size)
+    return found, snr(truth, final.image)
+
+
+def table(found):
+    made, cost = found["gain"], found["cost"]
+    lines = [
+        f"Volume of {VOLUME} slices, {SIZE} x {SIZE}, {VIEWS} views: one process {made['serial']:.1f} s, two workers "
+        f"{made['two']:.1f} s, ratio {made['ratio']:.2f} ({made['least']:.2f} to {made['most']:.2f}); "
+        f"{made['runs']} runs with 0, 1, 2 and 3 workers, images {'equal' if made['equal'] else 'NOT EQUAL'}.",
+        f"An iteration: {cost['p']:.3g} P + {cost['q']:.3g} P V seconds, within {cost['error']:.0%}.",
+        "", "| size | views | ms per iteration | model |", "|---|---|---|---|",
+        *(f"| {r['size']} | {r['views']} | {1e3 * r['iteration']:.1f} | "
+          f"{1e3 * r['pixels'] * (cost['p'] + cost['q'] * r['views']):.1f} |" for r in found["slices"]),
+        "", f"Memory: {found['memory']['m'] / 1e6:.0f} MB + 4 ({found['memory']['i']:.0f} P + "
+        f"{found['memory']['s']:.0f} V D) bytes.",
+        "", f"Previews, 256 x 256, golden angles; all {PREVIEWS} views, from a cold start: {found['final']:.2f} dB.",
+        "", "| views | preview (dB) | FBP (dB) | CPU (s) |", "|---|---|---|---|",
+        *(f"| {r['views']} | {r['snr']:.2f} | {r['fbp']:.2f} | {r['seconds']:.2f} |" for r in found["previews"]),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    found = {"gain": gain(), "slices": slice_costs()}
+    found["cost"] = fitted(found["slices"])
+    found["resident"], found["memory"] = memory()
+    found["previews"], found["final"] = previews()
+    print(table(found))
+    if len(sys.argv) > 1:
+        folder = output_folder(Path(sys.argv[1]))
+        write_json(folder / "slices.json", json.loads(json.dumps(found, default=float)))
+        atomic_write(folder / "slices.md", table(found).encode())
+
+
+if __name__ == "__main__":
+    main()
