@@ -198,9 +198,10 @@ class GraphGuidedClassifierCV(_Plotted, _Classifier):
         """Fits of these rows from alpha to alpha, each from the one before."""
         softmax, columns = self._is_softmax(train[0].size), column_sums(train[0].X, train[0].weight)
         starts: list[Point | None] = [None] * len(train)
+        unknowns = train[0].size * (len(train) if softmax else 1)
 
         def step(alpha: float) -> tuple[Array, float]:
-            tasks, tol = [replace(task, lam1=alpha) for task in train], (ROUGHLY * alpha) ** 2
+            tasks, tol = [replace(task, lam1=alpha) for task in train], (ROUGHLY * alpha) ** 2 * unknowns
             if softmax:
                 fits, starts[0] = fit_softmax(tasks, tol, self.max_epochs, starts[0])
             else:
