@@ -31,7 +31,12 @@ from smadmm.learn.pointwise import Array, PointLoss
 
 AT_ONCE, LARGEST = 300, 1500  # unknowns of a Newton system: above the first number a working set is tried
 HESSIAN_ROWS = 20_000  # rows that make up a Hessian at the least
-OUTER, INNER, BALANCING, CHECKED = 100, 400, 200, 20  # Newton steps; iterations on the model and on mu; checked so often
+OUTER, INNER, BALANCING, CHECKED = (
+    100,
+    400,
+    200,
+    20,
+)  # Newton steps; iterations on the model and on mu; checked so often
 RELAXED = 1.6
 SHARPENING, ROUGH = 3, 1e-2  # steps; not where |grad F + A'mu| may be larger than this, in units of alpha
 DENSE = 20_000  # entries of A
@@ -168,7 +173,7 @@ class _Quadratic:
         """x, y, mu and a rho that balances the residuals; ends when both residuals are below the accuracy."""
         (A, AT), alpha = _quick(self.A, self.AT), self.alpha
         y = A @ x
-        rho = rho or float(np.sqrt(np.diag(self.H).mean() * alpha / max(np.abs(y).max(initial=0.0), 1e-2)))
+        rho = rho or float(np.sqrt(np.diag(self.H).mean() * (alpha or 1.0) / max(np.abs(y).max(initial=0.0), 1e-2)))
         M = _inverse(self.H, self.gram, rho)
         for iteration in range(1, INNER + 1):
             x = M @ (self.c + AT @ (rho * y - mu))
