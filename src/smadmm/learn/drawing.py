@@ -29,7 +29,7 @@ def layout(edges: NDArray[np.int64], size: int, seed: int = 0) -> NDArray[np.flo
     for heat in np.linspace(0.2, 0.005, 120):
         apart = place[:, None] - place[None]
         distance = np.maximum(np.linalg.norm(apart, axis=2), 1e-6)
-        force = (apart / distance[..., None] ** 2).sum(1) * ideal**2 - 0.05 * place
+        force = (apart / distance[..., None] ** 2).sum(1) * ideal**2 - place
         if len(edges):
             along = place[edges[:, 0]] - place[edges[:, 1]]
             pull = along * np.linalg.norm(along, axis=1, keepdims=True) / ideal
