@@ -6,7 +6,6 @@ Two groups matter, one does not; single features are noisy, so without the graph
 import numpy as np
 
 from smadmm.learn import GraphGuidedClassifier
-from smadmm.learn.drawing import draw_graph
 
 rng = np.random.default_rng(0)
 group = np.repeat([0, 1, 2], 8)
@@ -18,5 +17,5 @@ for graph in (None, "glasso"):
     model = GraphGuidedClassifier(1e-2, graph=graph, random_state=0).fit(X[:400], y[:400])
     values = [len(np.unique(model.coef_standardized_[0][group == number])) for number in range(3)]
     print(f"graph {graph}: accuracy {model.score(X[400:], y[400:]):.3f}, different coefficients per group {values}")
-draw_graph(model, "graph_guided.png")
+model.plot().savefig("graph_guided.png")
 print("the graph, coefficients as colours: graph_guided.png")

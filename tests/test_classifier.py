@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+import warnings
 from importlib.metadata import version
 
 import numpy as np
@@ -398,8 +399,85 @@ def test_names_of_features():
         quick(graph=[("a", "d")]).fit(X, X["a"] > 0)
 
 
-def test_a_stored_stream_holds_no_rows(data):
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+def test_a_stored_stream_holds_no_rows(data, form):
+    """And goes on as if it had not been stored."""
     X, y, *_ = data
     wide = np.tile(X, (1, 3))
-    model = quick(graph=None).partial_fit(wide, y, classes=[0, 1])
-    assert len(pickle.dumps(model)) < 0.2 * wide.nbytes
+    model = quick(graph=None).partial_fit(form(wide), y, classes=[0, 1])
+    stored = pickle.dumps(model)
+    assert len(stored) < 0.2 * wide.nbytes and not any(row[:1].tobytes() in stored for row in wide)
+    again = pickle.loads(stored).partial_fit(form(wide[:100]), y[:100])
+    np.testing.assert_array_equal(again.coef_, model.partial_fit(form(wide[:100]), y[:100]).coef_)
+
+
+def test_a_stream_sorted_by_class_is_noticed(data):
+    X, y, *_ = data
+    order = np.argsort(y, kind="stable")
+    model = quick().partial_fit(X[order[:400]], y[order[:400]], classes=[0, 1])
+    with pytest.warns(UserWarning, match="labels changed 1 times in 1000 rows, .* shuffle them"):
+        model.partial_fit(X[order[400:]], y[order[400:]])
+    model.partial_fit(X[order], y[order])  # once is enough
+    for rows in np.array_split(np.arange(1000), 50):
+        model = (quick() if rows[0] == 0 else model).partial_fit(X[rows], y[rows], classes=[0, 1])
+
+
+def test_stored_with_few_types_to_trust(data):
+    skops = pytest.importorskip("skops.io")
+    X, y, *_ = data
+    fitted = [quick().fit(X, y), GraphGuidedRegressorCV(graph="chain", alphas=[0.1, 0.01]).fit(X, y)]
+    for model in fitted:
+        stored = skops.dumps(model)
+        types = skops.get_untrusted_types(data=stored)
+        assert len(types) <= 5
+        np.testing.assert_array_equal(skops.loads(stored, trusted=types).predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize("rows", [255, 257, 1000])
+def test_passes_have_a_budget_of_work(data, rows):
+    """A few rows more or less make no worse answer."""
+    X, y = data[0][:rows], data[1][:rows]
+    best = quick(alpha=1e-5).fit(X, y).history_["objective"][-1]
+    assert stochastic(alpha=1e-5, max_epochs=None).fit(X, y).history_["objective"][-1] < best * (1 + 1e-4)
+
+
+def test_the_objective_is_never_above_that_of_zero():
+    """A stochastic fit that is so far from done says so."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((60, 40)) * 10.0 ** rng.uniform(-3, 3, 40), rng.integers(0, 2, 60)
+    for loss, at_zero in {"logistic": np.log(2), "sigmoid": 0.5, "squared_hinge": 1.0}.items():
+        for alpha in (1e-4, 0.1, 10.0):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                model = quick(alpha=alpha, standardize=False, loss=loss).fit(X, y)
+            assert model.history_["objective"][-1] <= at_zero + 1e-12
+    with pytest.warns(ConvergenceWarning, match=r"the objective is .*, above .* of zero coefficients; raise"):
+        stochastic(alpha=0.1, standardize=False, max_epochs=1).fit(X, y)
+
+
+def test_pictures(data):
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("matplotlib")
+    X, y, *_ = data
+    table = pd.DataFrame(X, columns=[f"gene {j}" for j in range(12)])
+    model = quick(alpha=0.02).fit(table, y)
+    graph = model.plot()
+    tied = [text.get_text() for text in graph.axes[0].get_legend().get_texts()]
+    first = np.flatnonzero(model.groups_[0] == np.bincount(model.groups_[0])[1:].argmax() + 1)
+    assert tied[0].startswith(f"gene {first[0]}, gene {first[1]}") and len(first) > 1
+    assert any(text.get_text().startswith("gene") for text in graph.axes[0].texts)
+    calibration = model.calibration_plot(table, y)
+    assert calibration.axes[1].get_xlabel() == "probability of 1"
+    bars = [bar.get_height() for bar in calibration.axes[1].patches]
+    assert sum(bars) == len(y)
+    objective = model.objective_plot().axes[0].lines[0].get_ydata()
+    assert len(objective) > 2 and objective[0] == model.history_["objective"][0] - min(model.history_["objective"])
+    three = quick(alpha=0.01, multi_class="ovr").fit(table, np.digitize(X[:, 0], [-1, 1]))
+    assert len(three.objective_plot().axes[0].lines) == 3 and three.plot(2).axes and three.calibration_plot(table, y)
+    with pytest.raises(ValueError, match=r"label 7 is not a class with coefficients; there are \[0, 1, 2\]"):
+        three.plot(7)
+    assert GraphGuidedRegressor(graph="chain").fit(table, X[:, 0]).plot().axes
+    stream = quick().partial_fit(table, y, classes=[0, 1])
+    assert stream.plot().axes
+    with pytest.raises(ValueError, match="there is no history to draw; call fit"):
+        stream.objective_plot()

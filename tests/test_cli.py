@@ -181,7 +181,7 @@ def test_tables_have_names_words_and_missing_values(files, here):
     ("arguments", "message"),
     [
         (["nowhere"], "there is no file 'nowhere'"),
-        (["{train}", "--graph", "ring"], "neither glasso, knn, chain, none nor a file of edges"),
+        (["{train}", "--graph", "ring"], "neither auto, glasso, knn, chain, none nor a file of edges"),
         (["{train}", "--loss", "hinge"], "loss is one of"),
         (["{train}", "--method", "sgd"], "method is one of auto, smadmm"),
         (["{train}", "--alpha", "-1"], "alpha must not be negative"),

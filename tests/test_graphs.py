@@ -99,6 +99,27 @@ def test_no_edges_is_plain_l1(graph):
         assert G.shape == (0, 4) and G.format == "csr"
 
 
+@pytest.mark.parametrize(
+    "edges", [[(0, 1), (1, 2), (2, 3)], [(0, 1), (0, 2), (1, 3), (2, 3)], [(0, 1), (1, 2), (0, 3), (2, 3), (1, 3)]]
+)
+def test_a_learned_graph_is_given_back(edges):
+    """Also one with as many edges as features; adjacency matrices stay what they are."""
+    X = np.zeros((5, 4))
+    for signs in (np.ones(len(edges)), -np.ones(len(edges))):
+        W = np.zeros((4, 4))
+        W[tuple(np.transpose(edges))] = signs
+        G = feature_graph(sp.csr_matrix(W + W.T), X)
+        np.testing.assert_array_equal(feature_graph(G, X).toarray(), G.toarray())
+        assert G.shape == (len(edges), 4)
+
+
+def test_auto_learns_a_graph_of_few_features(monkeypatch):
+    X = np.repeat(np.random.default_rng(0).standard_normal((50, 3)), 2, axis=1)
+    np.testing.assert_array_equal(feature_graph("auto", X).toarray(), feature_graph("glasso", X).toarray())
+    monkeypatch.setattr(graphs, "FEATURES", 5)
+    assert feature_graph("auto", X).shape == (0, 6) and feature_graph("glasso", X).shape[0] == 3
+
+
 def test_chain():
     assert edges(feature_graph("chain", X4)) == {(0, 1): 1, (1, 2): 1, (2, 3): 1}
     assert feature_graph("chain", np.zeros((5, 1))).shape == (0, 1)
@@ -107,7 +128,7 @@ def test_chain():
 @pytest.mark.parametrize(
     ("graph", "words"),
     [
-        ("lasso", "graph must be 'glasso', .*got 'lasso'"),
+        ("lasso", "graph must be 'auto', 'glasso', .*got 'lasso'"),
         ([(0, 4)], r"edge end 4 is outside 0\.\.3; number the features from 0"),
         ([(-1, 2)], r"edge end -1 is outside 0\.\.3"),
         ([(2, 2)], r"edge \(2, 2\) joins a feature to itself"),

@@ -40,9 +40,9 @@ def classify(
     target: Target = None,
     impute: Impute = False,
     graph: Annotated[
-        str, typer.Option(help="glasso, knn, chain, none, or a file of edges: two features per line, numbers from 0.")
-    ] = "glasso",
-    alpha: Annotated[float | None, typer.Option(help="Weight of the penalty; default from the number of rows.")] = None,
+        str, typer.Option(help="auto, glasso, knn, chain, none, or a file of edges: two features per line.")
+    ] = "auto",
+    alpha: Annotated[float | None, typer.Option(help="Weight of the penalty; default by rows left out.")] = None,
     loss: Annotated[str, typer.Option(help="logistic, sigmoid or squared_hinge.")] = "logistic",
     method: Annotated[str, typer.Option(help="auto, smadmm, sadmm, svrg, saga, spider or asvrg.")] = "auto",
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.", min=1)] = None,
@@ -136,12 +136,12 @@ def predict(
 
 def _graph(name: str) -> Any:
     """A graph by name, or the edges of a file with two features per line, counted from 0."""
-    if name in ("glasso", "knn", "chain"):
+    if name in ("auto", "glasso", "knn", "chain"):
         return name
     if name == "none":
         return None
     if not Path(name).exists():
-        raise ValueError(f"graph {name!r} is neither glasso, knn, chain, none nor a file of edges")
+        raise ValueError(f"graph {name!r} is neither auto, glasso, knn, chain, none nor a file of edges")
     with readable(Path(name), "a file of edges has two features per line"):
         text = text_of(Path(name))
         ends = np.array([words for line in text.splitlines() if (words := line.partition("#")[0].split())], dtype=str)
@@ -153,7 +153,7 @@ def _graph(name: str) -> Any:
 def _fit(model: Any, train: Dataset, held_out: Dataset | None, folder: Path | None) -> Iterator[str]:
     """Fit, and say line by line what was found."""
     from smadmm.io.models import save_model
-    from smadmm.learn.drawing import DPI, edges_of, graph_figure
+    from smadmm.learn.drawing import DPI, edges_of
 
     model.fit(train.X, train.y)
     rows, features = train.X.shape
@@ -169,8 +169,7 @@ def _fit(model: Any, train: Dataset, held_out: Dataset | None, folder: Path | No
     yield from _findings(model)
     if folder is not None:
         save_model(folder / "model.npz", model)
-        names = getattr(model, "feature_names_in_", None)
-        write_figure(folder / "graph.png", lambda: graph_figure(model, None if names is None else list(names)), DPI)
+        write_figure(folder / "graph.png", model.plot, DPI)
         missing = not_drawn("graph.png needs")
         written = "model.npz is" if missing else "model.npz and graph.png are"
         yield f"{written} in {folder}; apply it with: smadmm predict {folder / 'model.npz'} DATA"

@@ -12,6 +12,7 @@ Softmax, K classes: the unknowns of the classes one after the other, A once per 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,9 +24,10 @@ from smadmm.learn.exact import LARGEST, OUTER, Model, Point, Seen, newton, on_th
 from smadmm.learn.fitting import Fit, Report, fit_auto
 from smadmm.learn.loops import Array, Task
 from smadmm.learn.pointwise import CLASSIFICATION
-from smadmm.learn.scaling import Columns
+from smadmm.learn.scaling import Columns, column_sums
 from smadmm.running import History
 
+ROUGHLY = 0.03  # root mean square of grad F + A'mu of the fits on a path, in units of alpha
 QUICK = 20_000_000  # entries of X: up to here a working set is tried before `auto`
 SOFTMAX_LARGEST = 1500  # unknowns of all classes together
 
@@ -133,14 +135,20 @@ class Softmax(Model):
         return H.reshape(self.classes * size, -1), rows
 
 
+def softmax_of(tasks: list[Task]) -> tuple[Softmax, Any]:
+    """F of the tasks, one per class, fitted jointly, and their A."""
+    first, classes = tasks[0], len(tasks)
+    label = np.argmax(np.stack([task.target for task in tasks]), axis=0).astype(np.float64)
+    model = Softmax(first.X, label, first.weight, CLASSIFICATION["logistic"], first.intercept, classes=classes)
+    return model, csr_array(block_diag([first.A] * classes, format="csr"))
+
+
 def fit_softmax(
     tasks: list[Task], tol: float = 1e-10, steps: int | None = None, start: Point | None = None
 ) -> tuple[list[Fit], Point]:
     """One task per class, fitted jointly as a multinomial model."""
     first, classes, diary = tasks[0], len(tasks), Diary()
-    label = np.argmax(np.stack([task.target for task in tasks]), axis=0).astype(np.float64)
-    model = Softmax(first.X, label, first.weight, CLASSIFICATION["logistic"], first.intercept, classes=classes)
-    A = csr_array(block_diag([first.A] * classes, format="csr"))
+    model, A = softmax_of(tasks)
     point = newton(
         model, A, first.lam1, zero_point(A) if start is None else start, tol, steps=steps or OUTER, seen=diary.seen
     )
@@ -149,3 +157,21 @@ def fit_softmax(
     whole = fit_of(point, diary)
     xs, lams = whole.x.reshape(classes, -1), whole.lam.reshape(classes, -1)
     return [replace(whole, x=x, lam=lam) for x, lam in zip(xs, lams, strict=True)], point
+
+
+def along_path(train: list[Task], softmax: bool, steps: int | None) -> Callable[[float], list[Fit]]:
+    """Rough fits from alpha to alpha, each from the one before."""
+    columns = column_sums(train[0].X, train[0].weight)
+    starts: list[Point | None] = [None] * len(train)
+    unknowns = train[0].size * (len(train) if softmax else 1)
+
+    def fits(alpha: float) -> list[Fit]:
+        tasks, tol = [replace(task, lam1=alpha) for task in train], (ROUGHLY * alpha) ** 2 * unknowns
+        if softmax:
+            found, starts[0] = fit_softmax(tasks, tol, steps, starts[0])
+            return found
+        both = [fit_exact(t, columns, steps, tol, start=s) for t, s in zip(tasks, starts, strict=True)]
+        starts[:] = [point for _, point in both]
+        return [fit for fit, _ in both]
+
+    return fits

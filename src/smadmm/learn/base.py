@@ -6,6 +6,7 @@ min_z  F(z) + alpha |[G; I] z|_1     over the coefficients z of standardised col
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from smadmm.learn.exact import faces
 from smadmm.learn.fitting import Fit
 from smadmm.learn.graphs import feature_graph
+from smadmm.learn.leaving_out import FACTORS, Measure, affordable, best_weight
 from smadmm.learn.loops import Array
 from smadmm.learn.standard import Standard
 
@@ -29,6 +31,7 @@ class GraphGuided(BaseEstimator):  # type: ignore[misc]
     coef_: Any
     intercept_: Any
     graph: Any
+    graph_: Any
     fit_intercept: bool
     standardize: bool
     tol: float
@@ -50,6 +53,34 @@ class GraphGuided(BaseEstimator):  # type: ignore[misc]
         if self.alpha is not None:
             return float(self.alpha)
         return float(np.sqrt(self.n_features_in_ / A.nnz)) / max(rows, 1e-300)
+
+    @property
+    def _standard(self) -> Standard:
+        return Standard(self._mean, self._scale)
+
+    @_standard.setter
+    def _standard(self, standard: Standard) -> None:  # kept as arrays: one type less to trust in a stored model
+        self._mean, self._scale = standard.mean, standard.scale
+
+    @property
+    def _finds_graph(self) -> bool:
+        return isinstance(self.graph, str) and self.graph == "auto"
+
+    def _choose(self, A: Any, rows: float, measured: Callable[[Any], Measure]) -> tuple[Any, float]:
+        """A, or that without edges, and alpha: what was given, or what predicts rows left out best.
+
+        `measured(A)(alpha)` is the loss of rows left out; alphas come from large to small.
+        """
+        choices = [A, A[-self.n_features_in_ :]] if self._finds_graph and self.graph_.shape[0] else [A]
+        weights = [self._weight_of_penalty(rows, choice) for choice in choices]
+        factors = FACTORS if self.alpha is None else np.ones(1)
+        if not affordable(rows, A.shape[1]) or len(choices) == len(factors) == 1:
+            return A, weights[0]
+        tried = [(w * factors, measured(choice)) for choice, w in zip(choices, weights, strict=True)]
+        number, alpha = best_weight(tried)
+        if number:
+            self.graph_ = self.graph_[:0]
+        return choices[number], alpha
 
     def _prepared(self, X: Any, weight: Array) -> tuple[Any, Any]:
         """The columns as they are fitted, and A = [G; I] with an empty column for the intercept."""
@@ -98,6 +129,27 @@ class GraphGuided(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         return np.asarray(safe_sparse_dot(X, self.coef_.T, dense_output=True) + self.intercept_)
+
+    def plot(self, label: Any = None) -> Any:
+        """The graph with coefficients as colours and tied features in rings, as a matplotlib figure.
+
+        `label`: the class whose coefficients are drawn; the first problem otherwise.
+        """
+        check_is_fitted(self)
+        from smadmm.learn.drawing import graph_figure
+
+        known = np.asarray(getattr(self, "classes_", [])).tolist()[-len(self.coef_standardized_) :]
+        if label is not None and label not in known:
+            raise ValueError(f"label {label!r} is not a class with coefficients; there are {known}")
+        return graph_figure(self, 0 if label is None else known.index(label))
+
+    def objective_plot(self) -> Any:
+        """The objective and the certificate against time, as a matplotlib figure."""
+        if not hasattr(self, "history_"):
+            raise ValueError("there is no history to draw; call fit (a stream and a loaded model have none)")
+        from smadmm.learn.drawing import objective_figure
+
+        return objective_figure(self)
 
     def sparsify(self) -> Any:
         """Store coef_ as a sparse matrix: smaller and faster to apply where most coefficients are zero."""

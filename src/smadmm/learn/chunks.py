@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array, diags_array
+from scipy.sparse import csr_array, diags_array, issparse
 
 from smadmm.learn.fitting import form
 from smadmm.learn.loops import Array, AutoLoop, Task
 from smadmm.learn.scaling import RARE_SEEN, Columns, column_sums
 
 BATCH = 32
+FEW_CHANGES, SORTED = 30, 0.2  # changes of label that are expected before the order is judged; share that is too few
+
+
+class LabelOrder:
+    """Whether the labels of a stream come in random order, by how often they change from row to row."""
+
+    def __init__(self, classes: int):
+        self.counts, self.changes, self.last, self.told = np.zeros(classes, dtype=np.int64), 0, -1, False
+
+    def warn(self, number: Any) -> None:
+        """Take the numbers of the classes of the next rows, and say once if they are sorted."""
+        before = number[:1] if self.last < 0 else np.array([self.last])
+        self.changes += int(np.count_nonzero(np.diff(np.append(before, number))))
+        self.counts += np.bincount(number, minlength=len(self.counts))
+        self.last = int(number[-1])
+        rows = int(self.counts.sum())
+        expected = rows - float(self.counts @ self.counts) / rows
+        if not self.told and expected >= FEW_CHANGES and self.changes < SORTED * expected:
+            self.told = True
+            message = f"labels changed {self.changes} times in {rows} rows, random order gives about {expected:.0f}; "
+            warnings.warn(message + "rows sorted by class spoil a stream: shuffle them", UserWarning, stacklevel=3)
 
 
 class OnlineFit:
@@ -79,8 +101,9 @@ class OnlineFit:
             part = (X[rows], target[rows], weight[rows])
             self._advance(Task(*part, A, lam1, loss, intercept=self.intercept), columns)
         assert self.loop is not None
-        one = Task(X[:1].copy(), target[:1].copy(), weight[:1].copy(), A, lam1, self.loss, intercept=self.intercept)
-        self.loop.change_task(one, columns)  # a stored model holds one row, not the chunk
+        blank = csr_array((1, X.shape[1]), dtype=X.dtype) if issparse(X) else np.zeros_like(X[:1])
+        one = Task(blank, np.ones(1), np.ones(1), A, lam1, self.loss, intercept=self.intercept)
+        self.loop.change_task(one, columns)  # a stored model holds no rows
 
     def _parts(self, target: Array) -> list[tuple[slice, str]]:
         """The chunk, cut where enough rows of the rarer class were seen to leave the convex start."""

@@ -8,7 +8,9 @@ exact zeros and ties. More than two classes are fitted jointly (softmax) or one 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,19 +18,21 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from tqdm import tqdm
 
 from smadmm.arguments import one_of
-from smadmm.learn.answers import SOFTMAX_LARGEST, fit_exact, fit_softmax
+from smadmm.learn.answers import SOFTMAX_LARGEST, along_path, fit_exact, fit_softmax, model_of, softmax_of
 from smadmm.learn.base import GraphGuided
 from smadmm.learn.calibration import fitted_slope, out_of_fold, probabilities
-from smadmm.learn.chunks import OnlineFit
+from smadmm.learn.chunks import LabelOrder, OnlineFit
 from smadmm.learn.exact import LARGEST, Point, strict
-from smadmm.learn.fitting import PASSES, Fit, Report, fit_auto, fit_published
-from smadmm.learn.loops import LOSSES, Array, Auto, Task
+from smadmm.learn.fitting import PASSES, Fit, Report, default_passes, fit_auto, fit_published
+from smadmm.learn.leaving_out import Measure, left_out_loss
+from smadmm.learn.loops import AT_ZERO, LOSSES, Array, Auto, Task
 from smadmm.learn.published_loops import NAMES, Published
 from smadmm.learn.scaling import Columns, column_sums
 from smadmm.learn.sharding import checked_shards, fit_shards
@@ -132,17 +136,42 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
         rest = {"intercept": bool(self.fit_intercept), "shuffled": shuffled}
         mean_one = weight / weight.mean()
         tasks = [Task(X, target, mean_one, A, 0.0, self.loss, **rest) for target in self._signs(y)]
-        self.alpha_ = self._choose_alpha(tasks, float(weight.sum()), kept, seed)
-        tasks = [replace(task, lam1=self.alpha_) for task in tasks]
+        A, self.alpha_ = self._penalty(tasks, float(weight.sum()), kept, seed)
+        tasks = [replace(task, A=A, lam1=self.alpha_) for task in tasks]
         fits = self._fit_all(tasks, seed) if shards is None else fit_shards(self, tasks, seed, executor, shards)
         self._keep_unknowns(np.stack([fit.x for fit in fits]))
         self._keep_course(fits, warn=self._exact and shards is None)
+        self._guard([fit.history["objective"][-1] for fit in fits])
         self.calibration_ = self._calibrated(tasks, y, seed)
         self._online: list[OnlineFit] | None = None
         return self
 
-    def _choose_alpha(self, tasks: list[Task], rows: float, kept: Any, seed: int) -> float:
-        return self._weight_of_penalty(rows, tasks[0].A)
+    def _guard(self, objectives: list[float]) -> None:
+        """Say if zero coefficients would be better."""
+        zero = AT_ZERO[self.loss]
+        if not self._softmax and max(objectives) > zero * (1 + 1e-9):
+            message = f"the objective is {max(objectives):.3g}, above the {zero:.3g} of zero coefficients; "
+            warnings.warn(message + "raise max_epochs, or use solver='auto'", ConvergenceWarning, stacklevel=3)
+
+    def _penalty(self, tasks: list[Task], rows: float, kept: Any, seed: int) -> tuple[Any, float]:
+        """A and alpha."""
+        A = tasks[0].A
+        if not self._exact or self.loss == "sigmoid":  # not convex: a step to the fit without a row may lead uphill
+            return A, self._weight_of_penalty(rows, A)
+        return self._choose(A, rows, partial(self._left_out, tasks, rows))
+
+    def _left_out(self, tasks: list[Task], rows: float, A: Any) -> Measure:
+        """The loss of rows left out with this A, by alpha."""
+        tasks, softmax = [replace(task, A=A) for task in tasks], self._is_softmax(A.shape[1])
+        fits, jointly = along_path(tasks, softmax, self.max_epochs), softmax_of(tasks)
+
+        def loss(alpha: float) -> float:
+            found = [fit.x for fit in fits(alpha)]
+            if softmax:
+                return left_out_loss(*jointly, np.concatenate(found), rows)
+            return sum(left_out_loss(model_of(task), A, x, rows) for task, x in zip(tasks, found, strict=True))
+
+        return loss
 
     def _fit_all(self, tasks: list[Task], seed: int) -> list[Fit]:
         starts = self._starts(len(tasks)) if self.warm_start else [None] * len(tasks)
@@ -152,8 +181,8 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
             start = Point(np.concatenate(given), np.zeros(len(tasks) * tasks[0].A.shape[0])) if given else None
             return fit_softmax(tasks, strict(self.tol, self.alpha_), self.max_epochs, start)[0]
         columns = column_sums(tasks[0].X, tasks[0].weight)
-        total = len(tasks) * (self.max_epochs or PASSES)
-        with tqdm(total=total, unit="pass", disable=None if self.verbose else True) as bar:
+        total = self.max_epochs or (PASSES if self._exact else default_passes(tasks[0].X))
+        with tqdm(total=len(tasks) * total, unit="pass", disable=None if self.verbose else True) as bar:
             every = zip(tasks, starts, strict=True)
             return [self._fit_one(task, columns, seed, start, bar.update) for task, start in every]
 
@@ -221,6 +250,19 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
             return np.asarray(log_softmax(self._scores(X), axis=1))
         return np.log(np.maximum(self.predict_proba(X), np.finfo(float).tiny))
 
+    def calibration_plot(self, X: Any, y: Any) -> Any:
+        """Whether the probabilities of these rows come true, as a matplotlib figure; best with rows held out.
+
+        Of two classes the probability of the second one, of more that of the predicted class.
+        """
+        p, y = self.predict_proba(X), np.asarray(y)
+        from smadmm.learn.drawing import calibration_figure
+
+        if p.shape[1] == 2:
+            return calibration_figure(p[:, 1], y == self.classes_[1], f"probability of {self.classes_[1]}")
+        right = self.classes_[p.argmax(axis=1)] == y
+        return calibration_figure(p.max(axis=1), right, "probability of the predicted class")
+
 
 def rows_of(task: Task, rows: Any) -> Task:
     """The same problem on some of the rows."""
@@ -233,10 +275,12 @@ class GraphGuidedClassifier(_Classifier):
 
     Parameters
     ----------
-    alpha : weight of the penalty; None is 1 / (rows sqrt(k)) with k penalties per feature: for plain l1 what C = 1
-        means in scikit-learn.
-    graph : "glasso" (learned from the data), "knn", "chain", an edge list (of numbers or names), a sparse adjacency or
-        precision matrix, a networkx graph, None (plain l1), or Rows(G) for a matrix G of your own.
+    alpha : weight of the penalty. None tries .1 to 100 times 1 / (rows sqrt(k)), k penalties per feature (for plain l1
+        what C = 1 means in scikit-learn), and takes the one that predicts rows left out best; with more than 50 rows
+        per feature, in a stream and for the sigmoid loss it is that weight itself.
+    graph : "auto" (learned from the data as "glasso" up to 1000 features, and dropped if rows left out are predicted
+        better without), "glasso", "knn", "chain", an edge list (of numbers or names), a sparse adjacency or precision
+        matrix, a networkx graph, `graph_` of an earlier fit, None (plain l1), or Rows(G) for a matrix G of your own.
     loss : "logistic", "sigmoid" (bounded, robust to wrong labels) or "squared_hinge".
     solver : "auto" sets itself and answers with the minimiser; Auto(exact=False) answers with the average of stochastic
         iterates, Auto(momentum=True, exact=False) ends with STORM. For comparisons: a published method by name
@@ -247,7 +291,8 @@ class GraphGuidedClassifier(_Classifier):
         between `coef_standardized_`, and alpha does not depend on units.
     class_weight : None, "balanced" or a dict.
     calibrate : whether losses without probabilities of their own get a slope from three-fold out-of-fold scores.
-    max_epochs : Newton steps or passes over the data at most; None means 100 steps, 20 passes.
+    max_epochs : Newton steps or passes over the data at most; None means 100 steps, or 20 passes
+        (more on small data).
     tol : stop when the certificate dist^2(0, dL) is at most this.
     warm_start : whether fit begins with the coefficients of the last one ("auto").
     random_state : seed of the order of the samples and of the choice of rows for the graph.
@@ -267,7 +312,7 @@ class GraphGuidedClassifier(_Classifier):
         self,
         alpha: float | None = None,
         *,
-        graph: Any = "glasso",
+        graph: Any = "auto",
         loss: str = "logistic",
         solver: Any = "auto",
         multi_class: str = "multinomial",
@@ -315,7 +360,9 @@ class GraphGuidedClassifier(_Classifier):
         weight = self._row_weights(y, X, sample_weight)
         if getattr(self, "_online", None) is None:
             self._begin_stream(X, weight)
+            self._order = LabelOrder(len(known))
         assert self._online is not None
+        self._order.warn(np.searchsorted(known, y))
         X, kept = self._first.apply(X), weight > 0
         for online, target in zip(self._online, self._signs(y), strict=True):
             if kept.any():

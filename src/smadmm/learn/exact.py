@@ -21,23 +21,24 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cholesky
+from scipy.linalg.lapack import dpotri
 from scipy.optimize import minimize
 from scipy.sparse import coo_array, csr_array, issparse
 from scipy.sparse.csgraph import connected_components
 
 from smadmm.learn.pointwise import Array, PointLoss
 
-LARGEST = 600  # unknowns of a Newton system
+AT_ONCE, LARGEST = 300, 1500  # unknowns of a Newton system: above the first number a working set is tried
 HESSIAN_ROWS = 20_000  # rows that make up a Hessian at the least
 OUTER, INNER, BALANCING, CHECKED = (
     100,
     400,
     200,
     20,
-)  # Newton steps; iterations on the model and on mu; checked this often
+)  # Newton steps; iterations on the model and on mu; checked so often
 RELAXED = 1.6
-SHARPENING = 3
+SHARPENING, ROUGH = 3, 1e-2  # steps; not where |grad F + A'mu| may be larger than this, in units of alpha
 DENSE = 20_000  # entries of A
 DESCENT = 20  # iterations of L-BFGS
 
@@ -141,9 +142,11 @@ def _inverse(H: Array, gram: Array, rho: float) -> Array:
     for damping in (1e-13, 1e-11, 1e-9, 1e-6):  # intercepts of a softmax may all move together
         damped[np.diag_indices_from(damped)] += damping * size
         try:
-            return np.asarray(cho_solve(cho_factor(damped), np.eye(len(H)), overwrite_b=True))
+            factor = cholesky(damped)
         except np.linalg.LinAlgError:
             continue
+        half = np.triu(dpotri(factor)[0])
+        return np.asarray(half + np.triu(half, 1).T)
     raise ValueError("the Hessian is not positive semidefinite; look for values of X beyond 1e100")
 
 
@@ -170,7 +173,7 @@ class _Quadratic:
         """x, y, mu and a rho that balances the residuals; ends when both residuals are below the accuracy."""
         (A, AT), alpha = _quick(self.A, self.AT), self.alpha
         y = A @ x
-        rho = rho or float(np.sqrt(np.diag(self.H).mean() * alpha / max(np.abs(y).max(initial=0.0), 1e-2)))
+        rho = rho or float(np.sqrt(np.diag(self.H).mean() * (alpha or 1.0) / max(np.abs(y).max(initial=0.0), 1e-2)))
         M = _inverse(self.H, self.gram, rho)
         for iteration in range(1, INNER + 1):
             x = M @ (self.c + AT @ (rho * y - mu))
@@ -272,7 +275,8 @@ def newton(
         point.steps, point.sfo = point.steps + 1, point.sfo + model.n + rows
         _certify(A, alpha, point, g, tol)
         seen(point)
-    _sharpen(model, A, alpha, point, margins)
+    if tol <= (ROUGH * alpha) ** 2:
+        _sharpen(model, A, alpha, point, margins)
     return point
 
 
@@ -300,8 +304,8 @@ def _sharpen(model: Model, A: Any, alpha: float, point: Point, margins: Array) -
 def solve(
     model: Model, A: Any, alpha: float, start: Point, tol: float, steps: int = OUTER, seen: Seen = lambda point: None
 ) -> Point:
-    """The minimiser; with more than LARGEST unknowns by a working set, which may end before it is found."""
-    if A.shape[1] <= LARGEST:
+    """The minimiser; of many unknowns by a working set. With more than LARGEST of them it may end before."""
+    if A.shape[1] <= AT_ONCE:
         return newton(model, A, alpha, start, tol, steps=steps, seen=seen)
     d = model.X.shape[1]
     neighbours = csr_array(abs(A[:, :d]).T @ abs(A[:, :d]))
@@ -313,14 +317,21 @@ def solve(
         wanted = chosen | (neighbours @ (point.x[:d] != 0).astype(float) > 0)
         violated = np.flatnonzero(~wanted & (left > 1e-3 * alpha))
         wanted[violated[np.argsort(-left[violated])[: max(50, int(chosen.sum()))]]] = True
+        if A.shape[1] <= LARGEST and wanted.sum() > d / 3:
+            break
         found = point.certificate <= tol or point.steps >= steps or (point.steps > 0 and (wanted == chosen).all())
         point.objective, point.sfo = model.value(margins) + alpha * float(np.abs(A @ point.x).sum()), spent
         seen(point)
         if found or wanted.sum() > LARGEST:
-            return point
+            break
         chosen = wanted
         point = _on_working_set(model, A, alpha, point, tol, chosen)
         spent += point.sfo
+    if point.certificate > tol and point.steps < steps and A.shape[1] <= LARGEST:
+        before = point.steps
+        point = newton(model, A, alpha, point, tol, steps=steps - before, seen=seen)
+        point.steps, point.sfo = before + point.steps, spent + point.sfo
+    return point
 
 
 def _on_working_set(model: Model, A: Any, alpha: float, start: Point, tol: float, chosen: Any) -> Point:

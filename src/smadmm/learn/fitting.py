@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 
 from smadmm.certificate import Certificate
 from smadmm.learn.loops import AT_ZERO, Array, AutoLoop, GenericAuto, Indices, Task, have_numba
@@ -24,7 +25,8 @@ from smadmm.problem import Loss
 from smadmm.running import EXPLOSION, PARTS, Diverged, History, Recorder, trouble_of
 from smadmm.solver import State
 
-PASSES = 20
+PASSES, MOST_PASSES = 20, 1000
+WORK = 50_000_000  # entries of X that passes may look at, if these are more than 20
 FEW_ROWS = 256
 FULL_BATCH_ITERATIONS = 2000
 MARKS = (1, 2, 3, 5)  # passes after which the objective is recorded, and then every tenth
@@ -108,6 +110,12 @@ def _answering(state: State, x: torch.Tensor) -> State:
     return replace(state, x=x, est=replace(state.est, at=x), mean=None)
 
 
+def default_passes(X: Any) -> int:
+    """As many passes as the work allows, so that few rows are not fitted worse than many."""
+    entries = max(1, int(X.nnz if issparse(X) else X.size))
+    return min(max(PASSES, WORK // entries), MOST_PASSES)
+
+
 def fit_auto(
     task: Task,
     columns: Columns,
@@ -120,14 +128,14 @@ def fit_auto(
     convex_pass: bool = False,
     report: Report = lambda: None,
 ) -> Fit:
-    """`auto`: `passes` passes over the data (default 20; full batches to `tol` below 256 rows).
+    """`auto`: at most `passes` passes over the data (see `default_passes`; full batches to `tol` below 256 rows).
 
     The sigmoid loss starts with the logistic one: for a rare class only, or with `convex_pass` for a whole pass.
     """
     course = _Course(task, tol, report)
     if passes is None and task.n < FEW_ROWS:
         return _full_batches(course, form().auto(task, columns, table=False, start=start))
-    passes = passes or PASSES
+    passes = passes or default_passes(task.X)
     fitting = _Passes(task, columns, start, seed, (passes + 1) // 2 if momentum else None, convex_pass=convex_pass)
     course.record(fitting.answer())
     return course.follow(passes, fitting.advance, fitting.answer)

@@ -16,6 +16,9 @@ one is tied to its 5 strongest correlations above alpha instead.
 
 `"knn"`: every feature is tied to the 5 with the largest |correlation| on at most 2000 rows, if above 2 / sqrt(n) (what
 chance gives one pair); s is the sign of the correlation. Constant features have no edges. `"chain"`: (i, i + 1).
+
+`"auto"`: as `"glasso"` up to 1000 features, none beyond: there learning takes longer than fitting, and edges between
+thousands of features are rarely those that the labels obey. The estimators drop its edges if these do not help.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from smadmm.learn.correlations import Correlations, Pairs, subsample
 
 ROWS = 2000
 NEIGHBOURS = 5
+FEATURES = 1000  # up to which "auto" learns a graph
 LARGEST_COMPONENT = 300
 
 
@@ -51,13 +55,14 @@ class Rows:
 def feature_graph(graph: Any, X: Any, random_state: Any = None, sample_weight: Any = None, names: Any = None) -> Any:
     """G as a CSR matrix with one row per edge, of shape (edges, features); without edges it has no rows.
 
-    `graph`: "glasso", "knn", "chain", None (no edges), an edge list of pairs (i, j), a networkx graph with the nodes
-    0..d-1 (negative weights: s = -1), or a d x d matrix, sparse or dense. A matrix with the marks of a precision matrix
-    (P_ii > 0, P_ij^2 < P_ii P_jj) has s = -sign(P_ij); any other is an adjacency matrix with s = sign(W_ij). `Rows` are
-    taken as they are, without the empty ones. With the `names` of the features, edges and nodes may be names.
+    `graph`: "auto", "glasso", "knn", "chain", None (no edges), an edge list of pairs (i, j), a networkx graph with the
+    nodes 0..d-1 (negative weights: s = -1), or a d x d matrix, sparse or dense. A matrix with the marks of a precision
+    matrix (P_ii > 0, P_ij^2 < P_ii P_jj) has s = -sign(P_ij); any other is an adjacency matrix with s = sign(W_ij).
+    `Rows`, and a sparse matrix with a row per edge as this function gives it, are taken as they are, without empty
+    rows. With the `names` of the features, edges and nodes may be names.
     """
-    if isinstance(graph, Rows):
-        return _given_rows(graph.matrix, _features(X))
+    if isinstance(graph, Rows) or _is_learned(graph, _features(X)):
+        return _given_rows(graph.matrix if isinstance(graph, Rows) else graph, _features(X))
     edges, signs = _signed_edges(_numbered(graph, names), X, random_state, sample_weight)
     values = np.column_stack([np.ones(len(edges)), -signs]).ravel()
     return csr_matrix((values, edges.ravel(), np.arange(0, 2 * len(edges) + 1, 2)), shape=(len(edges), _features(X)))
@@ -96,6 +101,22 @@ def _numbered(graph: Any, names: Any) -> Any:
     return [(number[i], number[j]) for i, j in pairs]
 
 
+def _is_learned(graph: Any, d: int) -> bool:
+    """Whether this is `graph_` of a fit: a sparse matrix with a row per edge, and if it is square, the edges in order.
+
+    No symmetric adjacency matrix without loops passes: its row 0 begins after column 0, a later row in column 0.
+    """
+    if not issparse(graph) or graph.shape[1] != d:
+        return False
+    G = csr_matrix(graph)
+    if G.shape[0] != d:
+        return True
+    if (np.diff(G.indptr) != 2).any() or (np.abs(G.data) != 1).any():
+        return False
+    keys = np.sort(G.indices.reshape(-1, 2), axis=1).astype(np.int64) @ [d, 1]
+    return bool((np.diff(keys) > 0).all())
+
+
 def _features(X: Any) -> int:
     if len(np.shape(X)) != 2:
         raise ValueError(f"X must be a matrix of samples and features, got the shape {np.shape(X)}")
@@ -125,11 +146,13 @@ def _signed_edges(graph: Any, X: Any, random_state: Any, weight: Any) -> Edges:
     if isinstance(graph, str):
         if graph == "chain":
             return _from_array(np.column_stack([np.arange(d - 1), np.arange(1, d)]), d)
-        if graph == "glasso":
+        if graph == "auto" and d > FEATURES:
+            return _from_array([], d)
+        if graph in ("auto", "glasso"):
             return _glasso(Correlations(*subsample(X, weight, ROWS, random_state)), d)
         if graph == "knn":
             return _knn(Correlations(*subsample(X, weight, ROWS, random_state)), d)
-        raise ValueError(f"graph must be 'glasso', 'knn', 'chain', None, edges or a matrix, got {graph!r}")
+        raise ValueError(f"graph must be 'auto', 'glasso', 'knn', 'chain', None, edges or a matrix, got {graph!r}")
     networkx = sys.modules.get("networkx")  # whoever has such a graph has imported it
     if networkx is not None and isinstance(graph, networkx.Graph):
         return _from_networkx(graph, d)

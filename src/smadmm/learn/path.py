@@ -18,19 +18,16 @@ import numpy as np
 from scipy.special import log_softmax
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 
-from smadmm.extras import needs
-from smadmm.learn.answers import fit_exact, fit_softmax
+from smadmm.learn.answers import ROUGHLY, along_path, model_of
 from smadmm.learn.classifier import _Classifier, rows_of
 from smadmm.learn.exact import Model, Point
 from smadmm.learn.loops import Array, Task
-from smadmm.learn.pointwise import CLASSIFICATION, SQUARED, huber, student
+from smadmm.learn.pointwise import SQUARED, huber, student
 from smadmm.learn.regressor import _Regressor, fit_regression, spread
-from smadmm.learn.scaling import column_sums
 
 FALL = 10**-0.25
 DECADES = 6
 PATIENCE, CLEARLY = 8, 5
-ROUGHLY = 0.03  # |grad F + A'mu| of the fits on the way, in units of alpha
 
 Step = Callable[[float], tuple[Array, float]]  # alpha -> unknowns, one row per problem, and the held-out loss
 
@@ -100,29 +97,12 @@ class _Plotted:
     """The picture of a path."""
 
     path_: Path
-    alpha_: float
-    n_features_in_: int
 
     def path_plot(self) -> Any:
         """Coefficients (of the first problem) and held-out loss along the path, as a matplotlib figure."""
-        needs("matplotlib", "plot", "figures")
-        from matplotlib.figure import Figure
+        from smadmm.learn.drawing import path_figure
 
-        figure = Figure(figsize=(7, 6), layout="constrained")
-        top, bottom = figure.subplots(2, 1, sharex=True)
-        path = self.path_
-        coef = path.unknowns[:, 0, : self.n_features_in_]
-        names = getattr(self, "feature_names_in_", [str(j) for j in range(coef.shape[1])])
-        top.plot(path.alphas, coef, linewidth=1)
-        for j in np.argsort(-np.abs(coef[-1]), kind="stable")[:10]:
-            top.annotate(names[j], (path.alphas[-1], coef[-1, j]), fontsize=7)
-        top.set(ylabel="standardised coefficient", xscale="log")
-        bottom.errorbar(path.alphas, path.mean, path.error, capsize=2)
-        bottom.set(xlabel="alpha", ylabel="held-out loss")
-        for axes in (top, bottom):
-            axes.axvline(self.alpha_, color="0.6", linestyle="--")
-        top.invert_xaxis()
-        return figure
+        return path_figure(self)
 
 
 class GraphGuidedClassifierCV(_Plotted, _Classifier):
@@ -134,7 +114,8 @@ class GraphGuidedClassifierCV(_Plotted, _Classifier):
     cv : number of folds, or a splitter of scikit-learn.
     one_standard_error : whether the largest alpha within a standard error of the best one is taken: fewer coefficients.
 
-    The others are those of GraphGuidedClassifier; the solver is "auto". After fit also `path_`, with `alphas`, `losses`
+    The others are those of GraphGuidedClassifier; the solver is "auto", and a graph that does not help goes before
+    the path begins. After fit also `path_`, with `alphas`, `losses`
     held out and `unknowns`; `path_plot()` draws it. The held-out loss is the loss of the fit.
 
     >>> X, y = np.random.default_rng(0).standard_normal((200, 4)), np.repeat([0, 1], 100)
@@ -153,7 +134,7 @@ class GraphGuidedClassifierCV(_Plotted, _Classifier):
         *,
         cv: Any = 5,
         one_standard_error: bool = False,
-        graph: Any = "glasso",
+        graph: Any = "auto",
         loss: str = "logistic",
         multi_class: str = "multinomial",
         fit_intercept: bool = True,
@@ -182,7 +163,10 @@ class GraphGuidedClassifierCV(_Plotted, _Classifier):
 
     warm_start = False
 
-    def _choose_alpha(self, tasks: list[Task], rows: float, kept: Any, seed: int) -> float:
+    def _penalty(self, tasks: list[Task], rows: float, kept: Any, seed: int) -> tuple[Any, float]:
+        if self._finds_graph:
+            A, _ = super()._penalty(tasks, rows, kept, seed)
+            tasks = [replace(task, A=A) for task in tasks]
         number = np.zeros(len(tasks[0].target)) if len(tasks) > 1 else tasks[0].target
         for k, task in enumerate(tasks[1:], 1):
             number = np.where(task.target > 0, k, number)
@@ -190,40 +174,28 @@ class GraphGuidedClassifierCV(_Plotted, _Classifier):
         steps = [
             self._steps([rows_of(t, train) for t in tasks], [rows_of(t, test) for t in tasks]) for train, test in splits
         ]
-        highest = max(highest_alpha(_model(task)) for task in tasks)
+        highest = max(highest_alpha(model_of(task)) for task in tasks)
         self.path_ = follow_path(steps, self._steps(tasks, tasks), highest, self.alphas)
-        return self.path_.chosen(self.one_standard_error)
+        return tasks[0].A, self.path_.chosen(self.one_standard_error)
 
     def _steps(self, train: list[Task], held_out: list[Task]) -> Step:
         """Fits of these rows from alpha to alpha, each from the one before."""
-        softmax, columns = self._is_softmax(train[0].size), column_sums(train[0].X, train[0].weight)
-        starts: list[Point | None] = [None] * len(train)
+        softmax = self._is_softmax(train[0].size)
+        fits = along_path(train, softmax, self.max_epochs)
 
         def step(alpha: float) -> tuple[Array, float]:
-            tasks, tol = [replace(task, lam1=alpha) for task in train], (ROUGHLY * alpha) ** 2
-            if softmax:
-                fits, starts[0] = fit_softmax(tasks, tol, self.max_epochs, starts[0])
-            else:
-                both = [
-                    fit_exact(t, columns, self.max_epochs, tol, start=s) for t, s in zip(tasks, starts, strict=True)
-                ]
-                fits, starts[:] = [fit for fit, _ in both], [point for _, point in both]
-            x = np.stack([fit.x for fit in fits])
-            margins = np.stack([_model(task).margins(row) for task, row in zip(held_out, x, strict=True)], axis=1)
+            x = np.stack([fit.x for fit in fits(alpha)])
+            margins = np.stack([model_of(task).margins(row) for task, row in zip(held_out, x, strict=True)], axis=1)
             return x, _held_out_loss(held_out, margins, softmax)
 
         return step
-
-
-def _model(task: Task) -> Model:
-    return Model(task.X, task.target, task.weight, CLASSIFICATION[task.loss], task.intercept)
 
 
 def _held_out_loss(tasks: list[Task], margins: Array, softmax: bool) -> float:
     if softmax:
         own = np.stack([task.target > 0 for task in tasks], axis=1)
         return -float(tasks[0].weight @ log_softmax(margins, axis=1)[own]) / len(margins)
-    return sum(_model(task).value(margins[:, k]) for k, task in enumerate(tasks))
+    return sum(model_of(task).value(margins[:, k]) for k, task in enumerate(tasks))
 
 
 def _splits(cv: Any, y: Array, kept: Any, seed: int, classifier: bool = True) -> list[tuple[Any, Any]]:
@@ -260,7 +232,7 @@ class GraphGuidedRegressorCV(_Plotted, _Regressor):
         *,
         cv: Any = 5,
         one_standard_error: bool = False,
-        graph: Any = "glasso",
+        graph: Any = "auto",
         loss: str = "squared",
         fit_intercept: bool = True,
         standardize: bool = True,
@@ -279,7 +251,9 @@ class GraphGuidedRegressorCV(_Plotted, _Regressor):
         self.tol = tol
         self.random_state = random_state
 
-    def _choose_alpha(self, model: Model, A: Any, rows: float, kept: Any, seed: int) -> float:
+    def _penalty(self, model: Model, A: Any, rows: float, kept: Any, seed: int) -> tuple[Any, float]:
+        if self._finds_graph:
+            A, _ = super()._penalty(model, A, rows, kept, seed)
         named = {"squared": lambda scale: SQUARED, "huber": huber, "student": student}
         measure = named[self.loss](0.5 * spread(model.target, model.weight))
         splits = _splits(self.cv, model.target, kept, seed, classifier=False)
@@ -287,14 +261,14 @@ class GraphGuidedRegressorCV(_Plotted, _Regressor):
         steps = [self._steps(train, replace(test, loss=measure), A) for train, test in parts]
         start = model if self.loss == "squared" else replace(model, loss=huber(spread(model.target, model.weight)))
         self.path_ = follow_path(steps, self._steps(model, model, A), highest_alpha(start), self.alphas)
-        return self.path_.chosen(self.one_standard_error)
+        return A, self.path_.chosen(self.one_standard_error)
 
     def _steps(self, train: Model, held_out: Model, A: Any) -> Step:
         last: list[Point | None] = [None]
 
         def step(alpha: float) -> tuple[Array, float]:
             fit, last[0], _ = fit_regression(
-                train, A, alpha, self.loss, (ROUGHLY * alpha) ** 2, self.max_epochs, last[0]
+                train, A, alpha, self.loss, (ROUGHLY * alpha) ** 2 * A.shape[1], self.max_epochs, last[0]
             )
             return fit.x[None], held_out.value(held_out.margins(fit.x))
 

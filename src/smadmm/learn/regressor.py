@@ -11,6 +11,7 @@ outliers; it starts where Huber's ends.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from smadmm.arguments import one_of
-from smadmm.learn.answers import Diary, fit_of
+from smadmm.learn.answers import ROUGHLY, Diary, fit_of
 from smadmm.learn.base import GraphGuided
 from smadmm.learn.exact import OUTER, Model, Point, solve, strict, zero_point
 from smadmm.learn.fitting import Fit
+from smadmm.learn.leaving_out import Measure, left_out_loss
 from smadmm.learn.loops import Array
 from smadmm.learn.pointwise import SQUARED, huber, student
 
@@ -88,7 +90,7 @@ class _Regressor(RegressorMixin, GraphGuided):  # type: ignore[misc]
         centre, unit = self._target_scale(y, weight)
         model = Model(X, (y - centre) / unit, weight / weight.mean(), SQUARED, bool(self.fit_intercept))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.alpha_ = self._choose_alpha(model, A, float(weight.sum()), kept, seed)
+        A, self.alpha_ = self._penalty(model, A, float(weight.sum()), kept, seed)
         tol = strict(self.tol, self.alpha_)
         fit, _, scale = fit_regression(model, A, self.alpha_, self.loss, tol, self.max_epochs, self._start(A))
         self._keep_unknowns(fit.x[None])
@@ -108,8 +110,23 @@ class _Regressor(RegressorMixin, GraphGuided):  # type: ignore[misc]
         unit = spread(rest, weight) if robust else float(np.sqrt(np.average(rest**2, weights=weight)))
         return centre, unit if unit > 1e-12 * abs(middle) else 1.0
 
-    def _choose_alpha(self, model: Model, A: Any, rows: float, kept: Any, seed: int) -> float:
-        return self._weight_of_penalty(rows, A)
+    def _penalty(self, model: Model, A: Any, rows: float, kept: Any, seed: int) -> tuple[Any, float]:
+        """A and alpha."""
+        if self.loss == "student":  # not convex: a step to the fit without a row may lead uphill
+            return A, self._weight_of_penalty(rows, A)
+        return self._choose(A, rows, partial(self._left_out, model, rows))
+
+    def _left_out(self, model: Model, rows: float, A: Any) -> Measure:
+        """The loss of rows left out with this A, by alpha."""
+        last: list[Point | None] = [None]
+        measure = SQUARED if self.loss == "squared" else huber(0.5 * spread(model.target, model.weight))
+
+        def loss(alpha: float) -> float:
+            tol = (ROUGHLY * alpha) ** 2 * A.shape[1]
+            fit, last[0], _ = fit_regression(model, A, alpha, self.loss, tol, self.max_epochs, last[0])
+            return left_out_loss(replace(model, loss=measure), A, fit.x, rows)
+
+        return loss
 
     def _start(self, A: Any) -> Point | None:
         before = getattr(self, "coef_standardized_", None)
@@ -129,8 +146,8 @@ class GraphGuidedRegressor(_Regressor):
 
     Parameters
     ----------
-    alpha : weight of the penalty, for standardised columns and targets; None is 1 / (rows sqrt(k)), k penalties per
-        feature.
+    alpha : weight of the penalty, for standardised columns and targets; None is found as for GraphGuidedClassifier (not
+        for Student's loss, where it is 1 / (rows sqrt(k)), k penalties per feature).
     graph : as for GraphGuidedClassifier.
     loss : "squared", "huber" or "student" (robust; nonconvex).
     fit_intercept, standardize, max_epochs, tol, warm_start, random_state : as for GraphGuidedClassifier; standardize is
@@ -150,7 +167,7 @@ class GraphGuidedRegressor(_Regressor):
         self,
         alpha: float | None = None,
         *,
-        graph: Any = "glasso",
+        graph: Any = "auto",
         loss: str = "squared",
         fit_intercept: bool = True,
         standardize: bool = True,

@@ -1,0 +1,103 @@
+"""The default weight and graph: losses of rows left out, from one fit, against fits that leave them out."""
+
+import numpy as np
+import pytest
+from scipy.sparse import block_diag, csr_array, eye_array, vstack
+
+from smadmm.learn import GraphGuidedClassifier, GraphGuidedClassifierCV, GraphGuidedRegressor
+from smadmm.learn.answers import Softmax
+from smadmm.learn.exact import Model
+from smadmm.learn.leaving_out import best_weight, left_out_loss
+from smadmm.learn.pointwise import CLASSIFICATION, SQUARED
+
+ROWS = 40
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((ROWS, 8))
+    return X, X[:, :3].sum(1) + rng.standard_normal(ROWS)
+
+
+def constraint(model, features):
+    A = vstack([model.graph_, eye_array(features)], format="csr")
+    return csr_array((A.data, A.indices, A.indptr), shape=(A.shape[0], features + 1))
+
+
+def left_out(make, alpha, X, y, loss):
+    """The mean loss of every row under the fit without it; the penalty keeps its weight against the sum of losses."""
+    kept = [np.delete(np.arange(len(y)), i) for i in range(len(y))]
+    models = [make(alpha * len(y) / (len(y) - 1)).fit(X[rows], y[rows]) for rows in kept]
+    return np.mean([loss(model, X[[i]], y[i]) for i, model in enumerate(models)])
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.02])
+def test_two_classes(data, alpha):
+    X, y = data[0], np.sign(data[1])
+
+    def make(a):
+        return GraphGuidedClassifier(a, graph="chain", standardize=False)
+
+    model = make(alpha).fit(X, y)
+    f = Model(X, y, np.ones(ROWS), CLASSIFICATION["logistic"], True)
+    x = np.append(model.coef_[0], model.intercept_)
+    reference = left_out(make, alpha, X, y, lambda m, row, b: np.logaddexp(0.0, -b * m.decision_function(row)[0]))
+    found = left_out_loss(f, constraint(model, 8), x, ROWS)
+    assert abs(found - reference) < 0.1 * (reference - f.value(f.margins(x)))  # of what leaving out adds
+
+
+def test_three_classes(data):
+    X, y = data[0], np.digitize(data[1], [-0.8, 0.8])
+
+    def make(a):
+        return GraphGuidedClassifier(a, graph=None, standardize=False)
+
+    model = make(0.03).fit(X, y)
+    f = Softmax(X, y.astype(float), np.ones(ROWS), CLASSIFICATION["logistic"], True, classes=3)
+    A = csr_array(block_diag([constraint(model, 8)] * 3, format="csr"))
+    x = np.column_stack([model.coef_, model.intercept_]).ravel()
+    reference = left_out(make, 0.03, X, y, lambda m, row, b: -m.predict_log_proba(row)[0, b])
+    assert abs(left_out_loss(f, A, x, ROWS) - reference) < 0.15 * (reference - f.value(f.margins(x)))
+
+
+def test_least_squares_without_penalty_is_exact(data):
+    X, y = data
+    model = GraphGuidedRegressor(0.0, graph=None, standardize=False).fit(X, y)
+    f = Model(X, y, np.ones(ROWS), SQUARED, True)
+    A = csr_array((0, 9))
+    U = np.column_stack([X, np.ones(ROWS)])
+    hat = U @ np.linalg.solve(U.T @ U, U.T)
+    residual = (y - hat @ y) / (1 - np.diag(hat))
+    found = left_out_loss(f, A, np.append(model.coef_, model.intercept_), ROWS)
+    assert found == pytest.approx(0.5 * np.mean(residual**2), rel=1e-5)
+
+
+def test_the_smallest_loss_wins_and_the_search_ends_after_it():
+    asked = []
+
+    def measure(alpha):
+        asked.append(alpha)
+        return (np.log10(alpha) + 1) ** 2
+
+    alphas = 10.0 ** np.arange(1, -6, -1)
+    assert best_weight([(alphas, measure)]) == (0, 0.1) and min(asked) == 1e-3
+    assert best_weight([(alphas, measure), (alphas, lambda alpha: -alpha)]) == (1, 10.0)
+
+
+def test_noise_gets_a_strong_penalty_and_a_graph_that_hurts_goes():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((150, 60))
+    for j in range(1, 60):  # neighbours are alike, but what decides is not
+        X[:, j] += 0.9 * X[:, j - 1]
+    y = X[:, ::7] @ (-1.0) ** np.arange(9) + rng.standard_normal(150) > 0
+    noise = GraphGuidedClassifier(random_state=0).fit(X, rng.permutation(y))
+    model = GraphGuidedClassifier(random_state=0).fit(X, y)
+    assert noise.alpha_ > 3 * model.alpha_
+    learned = GraphGuidedClassifier(graph="glasso", random_state=0).fit(X, y)
+    assert learned.graph_.shape[0] > 40 and model.graph_.shape == (0, 60)
+    assert GraphGuidedClassifierCV(random_state=0, cv=2).fit(X, y).graph_.shape == (0, 60)
+    groups = rng.standard_normal((150, 6))
+    X = np.repeat(groups, 8, axis=1) + rng.standard_normal((150, 48))
+    helpful = GraphGuidedClassifier(random_state=0).fit(X, groups[:, 0] > groups[:, 1])
+    assert helpful.graph_.shape[0] > 100
