@@ -4,7 +4,7 @@ BIN := .venv/bin
 # one thread per process: small tensors are several times slower with more
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo check test coverage test-browser mutants bench benchopt lint clean
+.PHONY: venv demo check test coverage test-browser test-peers mutants bench benchopt lint clean
 # the tests of a developer's minute
 FAST := not slow and not command and not browser
 
@@ -50,6 +50,18 @@ test-browser: venv  ## the report page and the site of make docs in Debian's chr
 	  $$root env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends chromium; }
 	SMADMM_BROWSER=required $(BIN)/python -m pytest tests/test_browser.py tests/test_site.py
 
+test-peers: .venv-peers/.ready  ## tests of other libraries on our parts, in an environment of their own, .venv-peers
+	.venv-peers/bin/python -m pytest tests/test_peers.py tests/test_interop.py tests/test_transforms.py
+
+.venv-peers/.ready: pyproject.toml constraints.txt constraints-peers.txt
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[all,cone]" pytest
+	@# one by one: what cannot be had here is skipped by name
+	for peer in $$(grep -v '^\#' constraints-peers.txt); do .venv-peers/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt $$peer || echo "$$peer cannot be installed here; its tests are skipped"; done
+	touch $@
+
 mutants: venv  ## known errors put into a copy of src one by one: for each a test must fail
 	$(BIN)/python tests/mutants.py
 
@@ -68,4 +80,4 @@ benchopt: venv  ## the benchopt benchmarks: their tests, and a small run whose t
 	$(BIN)/python benchmarks/benchopt_results.py
 
 clean:
-	rm -rf .venv docs/_build docs/gallery docs/api/*.rst
+	rm -rf .venv .venv-peers docs/_build docs/gallery docs/api/*.rst

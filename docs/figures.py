@@ -94,7 +94,14 @@ def ranks(case, column):
     return f"{stored('scale', 'ranks.json')['cases'][case][column]:.2f}"
 
 
+def cone(method):
+    """dB, 64 x 64 x 64 voxels from 60 views of a cone beam."""
+    return f"{some(stored('cone')['rows'], method=method)[0]['snr']:.1f}"
+
+
 KEYS = {
+    "cone.fdk": lambda: cone("FDK"),
+    "cone.ours": lambda: cone("smadmm.reconstruct"),
     "demo.snr": lambda: demo("snr", 1),
     "demo.fbp": lambda: demo("snr_fbp", 1),
     "demo.seconds": lambda: demo("seconds", 0),

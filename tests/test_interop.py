@@ -12,7 +12,7 @@ from smadmm import ADMM, SGD, Diverged, Problem, Spider, Stop, interop, run
 from smadmm.checkpoint import CheckpointError, describe, refuse_difference
 from smadmm.denoisers import load
 from smadmm.io.phantoms import abdomen_image
-from smadmm.losses import OperatorLeastSquares
+from smadmm.losses import OperatorHuber, OperatorLeastSquares, OperatorPoisson
 from smadmm.operators import FiniteDifferences, Identity, Matrix, Radon
 from smadmm.proxes import L1, Denoised, Zero
 from smadmm.xsteps import Newton
@@ -166,6 +166,56 @@ def test_the_newton_step_serves_any_operators_and_constraint():
         Newton(smadmm.losses.Logistic(torch.eye(2), torch.ones(2)), inner=1)
 
 
+def test_one_operator_is_cut_into_its_views():
+    radon = Radon(12, np.arange(7) * np.pi / 7, detectors=12)
+    b, x, weights = randn(7, 12), randn(12, 12), randn(7, 12, seed=2).abs()
+    f = OperatorLeastSquares(radon, b, weights, views=3)
+    by_hand = OperatorLeastSquares([radon.subset(v) for v in ([0, 1, 2], [3, 4, 5], [6])], b.split(3), weights.split(3))
+    assert f.n == 3
+    torch.testing.assert_close(
+        f.gradient((x,), (1.0,), f.everything[1:]), by_hand.gradient((x,), (1.0,), f.everything[1:])
+    )
+    with pytest.raises(TypeError, match="needs an operator with views"):
+        OperatorLeastSquares(Identity((4,)), torch.ones(4), views=2)
+    with pytest.raises(TypeError, match="a list of operators is cut already"):
+        OperatorLeastSquares([radon], [b], views=2)
+    with pytest.raises(ValueError, match="a sample has 1 to 7 views"):
+        OperatorLeastSquares(radon, b, views=8)
+
+
+def test_huber_forgives_wrong_numbers():
+    """Least squares plus a Newton step are drawn away by a few wrong numbers, Huber's loss hardly."""
+    blocks = [randn(30, 5, seed=i, dtype=torch.float64) for i in range(3)]
+    truth = randn(5, seed=9, dtype=torch.float64)
+    data = [M @ truth + 0.01 * randn(30, seed=20 + i, dtype=torch.float64) for i, M in enumerate(blocks)]
+    for b in data:
+        b[3] += 50
+    A = [Matrix(M) for M in blocks]
+
+    def error(f):
+        solver = ADMM(Problem(f, Zero()), Spider(3, every=1), 1e-3, 1.0, x_step=Newton(f, inner=5))
+        x = run(solver, torch.zeros(5, dtype=torch.float64), Stop(iterations=400), progress=False).x
+        return float((x - truth).norm() / truth.norm())
+
+    assert error(OperatorHuber(A, data, delta=0.1, dtype=torch.float64)) < 0.02
+    assert error(OperatorLeastSquares(A, data, dtype=torch.float64)) > 0.2
+    with pytest.raises(ValueError, match="delta is the largest residual of a good number"):
+        OperatorHuber(A, data, delta=0.0)
+
+
+def test_poisson_finds_the_mean_of_counts():
+    counts = torch.tensor([[3.0, 8.0], [5.0, 0.0]])
+    f = OperatorPoisson([Identity((2,))] * 2, counts, background=0.5)
+    start = torch.full((2,), 4.0)
+    solver = ADMM(Problem(f, Zero()), Spider(2, every=1), 1e-3, 1.0, x_step=Newton(f, inner=3))
+    found = run(solver, start, Stop(iterations=2000), progress=False).x
+    torch.testing.assert_close(found, torch.tensor([3.5, 3.5]), rtol=1e-2, atol=0)
+    with pytest.raises(ValueError, match="background must be positive"):
+        OperatorPoisson([Identity((2,))] * 2, counts, background=0.0)
+    with pytest.raises(ValueError, match="the smallest is -1"):
+        OperatorPoisson([Identity((2,))] * 2, counts - 1, background=1.0)
+
+
 def test_reconstruct_takes_an_operator_and_finds_the_rest():
     """A Radon transform that is only known as a pair of functions gives an image as good as the scan's own way."""
     pytest.importorskip("safetensors")
@@ -183,6 +233,25 @@ def test_reconstruct_takes_an_operator_and_finds_the_rest():
         smadmm.reconstruct(b, np.arange(30), operator=K)
     with pytest.raises(ValueError, match=r"the data have the shape \(30, 5\)"):
         smadmm.reconstruct(b[:, :5], operator=K)
+
+
+def test_pixels_behind_a_mask_are_filled_in():
+    """Half of the pixels are not measured: harmonic filling is the start, and the prior does better."""
+    pytest.importorskip("safetensors")
+    truth, generator = abdomen_image(64), torch.Generator().manual_seed(0)
+    mask = (torch.rand(truth.shape, generator=generator) < 0.5).float()
+    K = interop.from_functions(lambda x: mask * x, lambda y: mask * y, (64, 64))
+    found = smadmm.reconstruct(mask * (truth + 0.01 * randn(64, 64)), operator=K, truth=truth)
+    assert found.mean("snr_start") > 15 and found.mean("snr") > found.mean("snr_start") + 1
+
+
+def test_reconstruct_takes_a_list_of_operators():
+    truth, radon = abdomen_image(32), Radon(32, np.arange(12) * np.pi / 12)
+    views = [radon.subset([i]) for i in range(12)]
+    options = {"prior": "tv", "iterations": 3}
+    several = smadmm.reconstruct([A(truth) for A in views], operator=views, **options)
+    one = smadmm.reconstruct(radon(truth), operator=radon, **options)
+    np.testing.assert_allclose(several.image, one.image, atol=0.02 * float(one.image.max()))
 
 
 # --- deepinv ----------------------------------------------------------------------------------------------------------
@@ -350,3 +419,52 @@ def test_nan_of_a_denoiser_is_not_blamed_on_the_step():
     f = smadmm.losses.LeastSquares(torch.eye(3), torch.ones(3))
     with pytest.raises(Diverged, match="gave values that are not finite in iteration 1"):
         run(ADMM(Problem(f, Denoised(lambda x: x / 0)), SGD(3), 1.0, 2.0), torch.zeros(3), Stop(iterations=3))
+
+
+# --- RTK --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rtk():
+    if find_spec("itk") is None:
+        pytest.skip("itk-rtk is not installed")
+    try:
+        interop.cone([0.0], 60, 90)
+    except ImportError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("rtk")
+def test_a_cone_beam_of_rtk_is_an_operator():
+    shape, detector = (6, 10, 12), (8, 20)
+    K = interop.from_rtk(interop.cone(np.arange(5) * 2 * np.pi / 5, 60, 90), shape, detector, pitch=1.5)
+    x, y = randn(*shape), randn(5, *detector, seed=1)
+    assert K.in_shape == shape and K.out_shape == (5, *detector)
+    assert float((K(x) * y).sum()) == pytest.approx(float((x * K.T(y)).sum()), rel=1e-4)
+    two = K.subset([3, 1])
+    torch.testing.assert_close(two(x), K(x)[[3, 1]])
+    assert "ConeBeam" in repr(K)
+    # the axis of rotation points along the slices: of equal ones a source far away sees a parallel beam
+    far = interop.from_rtk(interop.cone([0.3], 5000, 5020), (9, 12, 12), (5, 20))
+    plane = torch.nn.functional.pad(torch.ones(4, 2), (3, 7, 2, 6))
+    found = far(plane.expand(9, 12, 12).contiguous())[0, 2]
+    parallel = Radon(12, [0.3], detectors=20)(plane.flip(0))[0]  # RTK's rows point upwards
+    assert float((found - parallel).norm() / parallel.norm()) < 0.02
+
+
+@pytest.mark.usefixtures("rtk")
+def test_slabs_of_fdk_are_those_of_the_whole():
+    K = interop.from_rtk(interop.cone(np.arange(30) * 2 * np.pi / 30, 60, 90), (9, 16, 16), (20, 36), pitch=1.5)
+    ball = (torch.from_numpy(np.mgrid[-4:5, -7.5:8.5, -7.5:8.5]).square().sum(0) < 16).float()
+    whole = K.fdk(K(ball))
+    torch.testing.assert_close(K.fdk(K(ball), slab=2), whole, rtol=1e-4, atol=1e-5)
+    assert float(whole[4, 8, 8]) == pytest.approx(1, abs=0.1) and float(whole[4, 0, 0]) == pytest.approx(0, abs=0.1)
+    with pytest.raises(ValueError, match=r"the data have the shape \(1, 20, 36\), but ConeBeam"):
+        K.fdk(torch.zeros(1, 20, 36))
+
+
+def test_cones_say_what_is_wrong_before_rtk_is_asked():
+    with pytest.raises(ValueError, match="voxel and pitch are widths"):
+        interop.from_rtk(None, (8, 8, 8), (8, 8), voxel=0.0)
+    with pytest.raises(ValueError, match="is not above source_to_axis"):
+        interop.cone([0.0], 600, 400)

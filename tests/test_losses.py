@@ -14,7 +14,9 @@ from smadmm.losses import (
     IntensityLoss,
     LeastSquares,
     Logistic,
+    OperatorHuber,
     OperatorLeastSquares,
+    OperatorPoisson,
     PoissonLoss,
     PtychographyLoss,
     Sigmoid,
@@ -64,6 +66,10 @@ LOSSES = {
     "sparse blocks": LeastSquares(X.to_sparse(), random(N, 4), block=4),
     "complex": LeastSquares(random((N, D), 5, torch.complex128), random(N, 6, torch.complex128), block=2),
     "operators": OperatorLeastSquares(BLOCKS, random(N, 4).reshape(4, 6), WEIGHTS.reshape(4, 6), dtype=torch.float64),
+    "operators, Huber": OperatorHuber(
+        BLOCKS, random(N, 4).reshape(4, 6), 0.7, WEIGHTS.reshape(4, 6), dtype=torch.float64
+    ),
+    "operators, Poisson": OperatorPoisson(BLOCKS, random(N, 4).abs().reshape(4, 6), 0.5, dtype=torch.float64),
     "amplitude": AmplitudeLoss(DIFFRACTION, PATTERNS),
     "amplitude, sum": AmplitudeLoss(DIFFRACTION, PATTERNS, reduction="sum"),
     "amplitude, complex": AmplitudeLoss(COMPLEX_DIFFRACTION, PATTERNS),

@@ -65,6 +65,10 @@ class Loss(ABC):
         """A constant L with |grad F(x) - grad F(y)| <= L |x - y|, where a closed form is known."""
         return None
 
+    def majorant(self) -> Loss | None:
+        """A quadratic loss whose Hessian is nowhere below that of this one: itself, or one that is known."""
+        return self if self.quadratic else None
+
     def mean_square_lipschitz(self) -> float | None:
         """A constant L with E|grad f(x, xi) - grad f(y, xi)|^2 <= L^2 |x - y|^2, where a closed form is known."""
         return None

@@ -225,8 +225,9 @@ class Conjugate(XStep):
 class Newton(XStep):
     """(eta Hess + rho A'A)^{-1} d by a few conjugate gradients, Hess that of all samples of a quadratic loss.
 
-    With eta = 1 and full gradients the x-step is nearly exact. It would amplify the noise of a batch. A step computes
-    `inner` full gradients. A is I where it is None; `precondition(r, eta, rho)` is near (eta Hess + rho A'A)^{-1} r.
+    Of a loss that is not quadratic it is the Hessian of its majorant. With eta = 1 and full gradients the x-step is
+    nearly exact. It would amplify the noise of a batch. A step computes `inner` full gradients. A is I where it is
+    None; `precondition(r, eta, rho)` is near (eta Hess + rho A'A)^{-1} r.
     """
 
     def __init__(
@@ -238,9 +239,11 @@ class Newton(XStep):
     ):
         if inner < 1:
             raise ValueError(f"at least one conjugate gradient step is needed, got {inner}")
-        if not f.quadratic or f.n is None:
-            raise ValueError(f"a Newton step needs a quadratic loss of finite data, {type(f).__name__} is none")
-        self.loss, self.inner, self.A, self.precondition = f, inner, A, precondition
+        model = f.majorant()
+        if model is None or f.n is None:
+            name = type(f).__name__
+            raise ValueError(f"a Newton step needs a quadratic loss of finite data, {name} is none, nor has a majorant")
+        self.loss, self.inner, self.A, self.precondition = model, inner, A, precondition
         self.sfo = inner * f.n
 
     def __call__(self, direction: Tensor, eta: Step, rho: Step) -> Tensor:

@@ -48,9 +48,8 @@ class DnCNN(nn.Module):
             self.weights[-1].mul_(scale)
 
     def _unshuffled(self, x: Tensor) -> Tensor:
-        u = self.alignment
-        h = F.pixel_unshuffle(F.pad(x, (0, -x.shape[-1] % u, 0, -x.shape[-2] % u)), u)
-        return h.contiguous(memory_format=torch.channels_last)
+        u = self.alignment  # channels last from the first convolution on, as the weights are
+        return F.pixel_unshuffle(F.pad(x, (0, -x.shape[-1] % u, 0, -x.shape[-2] % u)), u)
 
     def _residual(self, h: Tensor) -> tuple[Tensor, list[Tensor]]:
         """R on unshuffled images, and the derivative of every Softplus."""

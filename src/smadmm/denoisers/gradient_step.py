@@ -194,7 +194,11 @@ def _check(x: Tensor) -> None:
 
 def _warn_of_bytes(x: Tensor) -> None:
     """Warn of images of 0..255, which pass a denoiser for [0, 1] nearly unchanged."""
-    if BYTES[0] < (mean := float(x.detach().mean())) <= BYTES[1]:
+    try:
+        mean = float(x.detach().mean())
+    except RuntimeError:  # inside torch.func.vmap nothing has a value
+        return
+    if BYTES[0] < mean <= BYTES[1]:
         warnings.warn(
             f"a denoiser takes images in [0, 1], got a mean of {mean:.4g}; divide images of 0..255 by 255",
             stacklevel=3,

@@ -23,6 +23,7 @@ from smadmm.denoisers.ridge import of_parity
 from smadmm.denoisers.ridge_kernels import Array
 
 STRIP = 300_000  # numbers in the patches and responses of a strip: half of a second-level cache of 2 MiB
+NOT_TWICE = "a ridge potential can be differentiated twice in the image, but not in its weights"
 SIGNS = ((1, 1), (1, -1), (-1, 1), (-1, -1))  # of the parts, upside down and left to right: even 1, odd -1
 
 
@@ -122,12 +123,8 @@ class ValidGradient(torch.autograd.Function):
     """`smadmm.denoisers.ridge.valid_gradient`, and its derivatives: of singles those within their parity."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, filters: Tensor, offset: Tensor, slope: Tensor, spacing: float, singles: int
-    ) -> Tensor:
+    def forward(x: Tensor, filters: Tensor, offset: Tensor, slope: Tensor, spacing: float, singles: int) -> Tensor:
         x = x.contiguous()
-        ctx.save_for_backward(x, filters, offset, slope)
-        ctx.spacing, ctx.singles = spacing, singles
         strips, z = _Strips(x, filters, singles), torch.zeros_like(x)
         a, b = offset[strips.order].numpy(), slope[strips.order].numpy()
         of_x, of_z = list(x.numpy()), list(z.numpy())
@@ -138,7 +135,16 @@ class ValidGradient(torch.autograd.Function):
         return z
 
     @staticmethod
-    def backward(ctx: Any, v: Tensor) -> Any:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.spacing, ctx.singles = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor | None) -> Any:
+        if v is None:
+            return (None,) * 6
         x, filters, offset, slope = ctx.saved_tensors
         fixed = (ctx.spacing, ctx.singles)
         d_x, weights = None, (None, None, None)
@@ -146,9 +152,23 @@ class ValidGradient(torch.autograd.Function):
             d_x = _HessianProduct.apply(v, x, filters, offset, slope, *fixed)  # type: ignore[no-untyped-call]
         if any(ctx.needs_input_grad[1:]):
             if v.requires_grad:
-                raise RuntimeError("a ridge potential can be differentiated twice in the image, but not in its weights")
+                raise RuntimeError(NOT_TWICE)
             weights = _derivatives(v, x, filters, offset, slope, *fixed, in_image=False)
         return d_x, *weights, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, d_x: Tensor | None, *weights: Tensor | None) -> Tensor | None:
+        _refuse_tangents(weights)
+        if d_x is None:
+            return None
+        product: Tensor = _HessianProduct.apply(d_x, *ctx.saved_tensors, ctx.spacing, ctx.singles)  # type: ignore[no-untyped-call]
+        return product
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, *weights: Any) -> tuple[Tensor, int]:
+        (images,) = _all_images(info.batch_size, in_dims, x)
+        z: Tensor = ValidGradient.apply(images, *weights)  # type: ignore[no-untyped-call]
+        return z.unflatten(0, (info.batch_size, -1)), 0
 
 
 class _HessianProduct(torch.autograd.Function):
@@ -156,19 +176,55 @@ class _HessianProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, v: Tensor, x: Tensor, filters: Tensor, offset: Tensor, slope: Tensor, spacing: float, singles: int
+        v: Tensor, x: Tensor, filters: Tensor, offset: Tensor, slope: Tensor, spacing: float, singles: int
     ) -> Tensor:
-        ctx.save_for_backward(x, filters, offset, slope)
-        ctx.fixed = (spacing, singles)
-        d_x: Tensor = _derivatives(v, x, filters, offset, slope, spacing, singles, in_image=True)
+        d_x: Tensor = _derivatives(v, x.contiguous(), filters, offset, slope, spacing, singles, in_image=True)
         return d_x
 
     @staticmethod
-    def backward(ctx: Any, q: Tensor) -> Any:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, *tensors, spacing, singles = inputs
+        ctx.fixed = (spacing, singles)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, q: Tensor | None) -> Any:
+        if q is None:
+            return (None,) * 7
         if any(ctx.needs_input_grad[2:]):
-            raise RuntimeError("a ridge potential can be differentiated twice in the image, but not in its weights")
+            raise RuntimeError(NOT_TWICE)
         d_v = _HessianProduct.apply(q, *ctx.saved_tensors, *ctx.fixed)  # type: ignore[no-untyped-call]
         return d_v, None, None, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, d_v: Tensor | None, d_x: Tensor | None, *weights: Tensor | None) -> Tensor | None:
+        _refuse_tangents(weights)
+        if d_v is None:
+            return None
+        product: Tensor = _HessianProduct.apply(d_v, *ctx.saved_tensors, *ctx.fixed)  # type: ignore[no-untyped-call]
+        return product
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, v: Tensor, x: Tensor, *weights: Any) -> tuple[Tensor, int]:
+        products, images = _all_images(info.batch_size, in_dims, v, x)
+        z: Tensor = _HessianProduct.apply(products, images, *weights)  # type: ignore[no-untyped-call]
+        return z.unflatten(0, (info.batch_size, -1)), 0
+
+
+def _all_images(count: int, in_dims: Any, *stacks: Tensor) -> list[Tensor]:
+    """The batches of torch.func.vmap as more images; weights that differ within a batch are refused."""
+    if any(dim is not None for dim in in_dims[len(stacks) :]):
+        raise RuntimeError("torch.func.vmap over images is served, over the weights of a ridge potential it is not")
+    dims = in_dims[: len(stacks)]
+    moved = [s.expand(count, *s.shape) if d is None else s.movedim(d, 0) for s, d in zip(stacks, dims, strict=True)]
+    return [s.flatten(0, 1) for s in moved]
+
+
+def _refuse_tangents(weights: tuple[Tensor | None, ...]) -> None:
+    if any(isinstance(tangent, Tensor) for tangent in weights):
+        raise RuntimeError("forward derivatives of a ridge potential are those in the image, not in its weights")
 
 
 def _derivatives(

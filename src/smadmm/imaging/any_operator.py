@@ -1,6 +1,7 @@
 """`reconstruct` for an operator of your own: what a scan's geometry tells is found from the data alone.
 
-    start   ten conjugate gradient steps for |K x - b|^2: least squares, stopped early
+    start   ten conjugate gradient steps for |K x - b|^2: least squares, stopped early; pixels that no number of the
+            data depends on, as behind a mask, are filled in harmonically, min |D x|^2 with all others fixed
     scale   the 99.9 % quantile of that image; denoisers expect images in [0, 1]
     rho     of several a factor of ten apart, the one whose image best predicts a sixteenth of the data that it was not
             made from; all of the data are then used with it
@@ -12,7 +13,7 @@ sigma; s is not known of data that need not be smooth along any axis, hence the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,9 @@ from smadmm.estimators import Spider
 from smadmm.imaging.metrics import snr, ssim
 from smadmm.imaging.priors import Denoiser, Prior, as_prior
 from smadmm.imaging.result import ImageResult
-from smadmm.losses.inverse import OperatorLeastSquares
-from smadmm.operators.linear import Operator
+from smadmm.losses.operators import OperatorLeastSquares
+from smadmm.operators.differences import FiniteDifferences
+from smadmm.operators.linear import Operator, Stack
 from smadmm.problem import Problem, Prox
 from smadmm.running import Result, Stop, run
 from smadmm.solver import ADMM
@@ -35,11 +37,12 @@ HELD_OUT = 16  # every sixteenth number of the data, at random
 FIRST_STEPS, INNER, TRIED, ITERATIONS = 10, 10, 6, 30
 LEVELS = (10.0, 1.0, 1e-1, 1e-2, 1e-3, 1e-4)  # squares of the relative noise that rho is tried for
 QUANTILE = 0.999
+FILLING = 300  # steps of harmonic filling, each as cheap as two differences
 
 
 def by_operator(
     data: Any,
-    K: Operator,
+    operator: Operator | Sequence[Operator],
     prior: str | Prox | Denoiser,
     start: Any,
     stop: Stop | None,
@@ -49,14 +52,15 @@ def by_operator(
     seed: int,
 ) -> ImageResult:
     """The image x of K x = data + noise; `strength` multiplies the weight of the prior that the trial found."""
+    K = operator if isinstance(operator, Operator) else Stack(operator)
     if K.in_shape is None or len(K.in_shape) < 2:
         raise ArgumentError("{operator} must map images, height x width, its input is {0}", K.in_shape)
-    b = torch.as_tensor(np.asarray(data) if not isinstance(data, Tensor) else data).detach().cpu().float()
+    b = _tensor(data) if K is operator else torch.cat([_tensor(part).flatten() for part in data])
     if tuple(b.shape) != K.out_shape:
         raise ArgumentError("the data have the shape {0}, but {operator} gives {1}", tuple(b.shape), K.out_shape)
     if not bool(b.isfinite().all()):
         raise ValueError(f"the data have {int((~b.isfinite()).sum())} values that are NaN or infinite; leave them out")
-    plain = conjugate_gradients(lambda p: K.adjoint(K(p)), K.adjoint(b), FIRST_STEPS)
+    plain = _first(K, b, torch.ones_like(b))
     scale = float(np.quantile(plain.abs().numpy(), QUANTILE)) if bounds is None else bounds[1]
     if not scale > 0:
         raise ValueError("the data show no image: least squares gives zero everywhere")
@@ -72,6 +76,22 @@ def by_operator(
     })  # fmt: skip
 
 
+def _tensor(data: Any) -> Tensor:
+    return torch.as_tensor(data if isinstance(data, Tensor) else np.asarray(data)).detach().cpu().float()
+
+
+def _first(K: Operator, b: Tensor, weights: Tensor) -> Tensor:
+    """Least squares stopped early, and pixels that no number depends on filled in."""
+    x = conjugate_gradients(lambda p: K.adjoint(weights * K(p)), K.adjoint(weights * b), FIRST_STEPS)
+    probe = torch.from_numpy(np.random.default_rng(0).standard_normal(b.shape, dtype=np.float32))
+    hidden = (K.adjoint(weights * probe) == 0).to(x.dtype)
+    if not bool(hidden.any()) or bool(hidden.all()):
+        return x
+    D = FiniteDifferences(tuple(x.shape))
+    fill = conjugate_gradients(lambda p: hidden * D.T(D(hidden * p)), -hidden * D.T(D(x)), FILLING, 1e-4)
+    return x + hidden * fill
+
+
 Solve = Callable[[Tensor, float, Tensor, Stop], Result]
 
 
@@ -79,7 +99,7 @@ def _solver(K: Operator, b: Tensor, prior: Prior, seed: int) -> Solve:
     """weights, rho, start, stop -> the result."""
 
     def solve(weights: Tensor, rho: float, x: Tensor, stop: Stop) -> Result:
-        f = OperatorLeastSquares(K, b, weights)
+        f = OperatorLeastSquares((K,), (b,), (weights,))
         solver = ADMM(
             Problem(f, prior.prox(rho)), Spider(1, every=1), rho, 1.0, x_step=Newton(f, inner=INNER), seed=seed
         )
@@ -92,7 +112,7 @@ def _weight(K: Operator, b: Tensor, solve: Solve) -> tuple[float, dict[str, floa
     """The rho that predicts data which were left out best, from strong to weak, and the errors of all."""
     out = torch.from_numpy(np.random.default_rng(0).permutation(b.numel()) % HELD_OUT == 0).reshape(b.shape)
     seen = (~out).float()
-    x = conjugate_gradients(lambda p: K.adjoint(seen * K(p)), K.adjoint(seen * b), FIRST_STEPS)  # knows nothing of them
+    x = _first(K, b, seen)  # knows nothing of them
     gain = float(K(x).square().sum() / x.square().sum().clamp(min=1e-30))  # |K x|^2 per |x|^2, of images as this one
     errors = {}
     for level in LEVELS:

@@ -66,7 +66,7 @@ def reconstruct(
     geometry: FanGeometry | None = None,
     center: float | str = "auto",
     prior: str | Prox | Denoiser = "auto",
-    operator: Operator | None = None,
+    operator: Operator | Sequence[Operator] | None = None,
     start: Any = None,
     batch: int | None = None,
     iterations: int | None = None,
@@ -104,7 +104,7 @@ def reconstruct(
         (called with 1 x 1 x H x W), any other function of a tensor H x W, or a Prox (taken at t = 1). It should remove
         noise of the level of its attribute `sigma`, or 5/255 if it has none.
     operator : maps images to data of any shape, which then take the place of the sinogram (smadmm.interop makes one
-        from your own); geometry, photons, batches and repairs do not apply.
+        from your own), or a list of operators, each with its data; geometry, photons, batches and repairs do not apply.
     start : first image; None: a filtered back-projection; with an operator, least squares stopped early.
     batch : views per step; None: all.
     iterations, seconds : limits per slice; None: 30 iterations, or 18 from the image of a trial with held-out views.

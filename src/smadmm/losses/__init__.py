@@ -2,7 +2,8 @@
 
 from smadmm.losses.autograd import Autograd
 from smadmm.losses.glm import GLM, Logistic, Sigmoid, Squared, SquaredHinge
-from smadmm.losses.inverse import BlockLeastSquares, LeastSquares, OperatorLeastSquares
+from smadmm.losses.inverse import BlockLeastSquares, LeastSquares
+from smadmm.losses.operators import OperatorHuber, OperatorLeastSquares, OperatorPoisson, OperatorSum
 from smadmm.losses.phase import AmplitudeLoss, IntensityLoss, PhaseLoss, PoissonLoss
 from smadmm.losses.ptychography import PtychographyLoss
 from smadmm.losses.sources import ArrayRows, TableRows
@@ -18,7 +19,10 @@ __all__ = [
     "IntensityLoss",
     "LeastSquares",
     "Logistic",
+    "OperatorHuber",
     "OperatorLeastSquares",
+    "OperatorPoisson",
+    "OperatorSum",
     "PhaseLoss",
     "PoissonLoss",
     "PtychographyLoss",

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from smadmm.losses.rows import DenseRows, SparseRows, WeightedRows, data_matrix, is_sparse
-from smadmm.operators.linear import Matrix, Operator, Stack
+from smadmm.operators.linear import Matrix, Operator
 from smadmm.problem import Batch, FiniteSum
 from smadmm.sampling import Sampling, iid
 
@@ -112,87 +112,3 @@ class LeastSquares(BlockLeastSquares):
             return None
         rows = WeightedRows(self.rows.gather(self.all_rows), self.shape, self.dtype)
         return rows.norm().upper / math.sqrt(self.n)
-
-
-class OperatorLeastSquares(BlockLeastSquares):
-    """1/n sum_i 1/2 |A_i x - b_i|^2_{W_i} for any operators A_i: each is one sample, of any length.
-
-    `operators` is a list of them, or anything with a length and numbered items, which are then asked for when they are
-    drawn; a Stack gives its members, and one operator alone is one sample. `data` and `weights` have an array for each.
-
-    >>> A = [operators.Identity((2,)), operators.Matrix([[1.0, 1.0]])]
-    >>> f = losses.OperatorLeastSquares(A, [torch.ones(2), torch.tensor([4.0])])
-    >>> f.gradient((torch.ones(2),), (1.0,), f.full())
-    tensor([-1., -1.])
-    """
-
-    def __init__(
-        self,
-        operators: Sequence[Operator] | Operator,
-        data: Sequence[Any] | Tensor,
-        weights: Sequence[Any] | Tensor | None = None,
-        sampling: Sampling = iid,
-        dtype: torch.dtype = torch.float32,
-    ):
-        if isinstance(operators, Stack):
-            operators = operators.operators
-        elif isinstance(operators, Operator):
-            operators, data, weights = (operators,), (data,), None if weights is None else (weights,)
-        for name, parts in (("data", data), ("weights", weights)):
-            if parts is not None and len(parts) != len(operators):
-                raise ValueError(
-                    f"{len(operators)} operators, but {len(parts)} {name}; give one array for each operator"
-                )
-        if not len(operators):
-            raise ValueError("a loss needs at least one operator, got none")
-        first = operators[0]
-        super().__init__(len(operators), sampling, first.device)
-        self.operators, self.shape, self.dtype = operators, first.in_shape, dtype
-        self.b = [_part(b, dtype, first.device) for b in data]
-        self.roots = None if weights is None else [_part(w, dtype, first.device).sqrt() for w in weights]
-        for i, root in enumerate(self.roots or ()):
-            if root.shape != self.b[i].shape or not bool(root.isfinite().all()):
-                raise ValueError(f"weights {i} must be like its data, {tuple(self.b[i].shape)}, and not negative")
-
-    def residual(self, x: Tensor, scale: float, batch: Batch) -> tuple[Any, Tensor]:
-        numbers = [int(i) for i in batch]
-        parts = []
-        for i in numbers:
-            Ax = self.operators[i].forward(x)
-            if Ax.shape != self.b[i].shape:
-                raise ValueError(f"A_{i} x has shape {tuple(Ax.shape)}, but its data have {tuple(self.b[i].shape)}")
-            left = Ax - scale * self.b[i]
-            parts.append((left if self.roots is None else self.roots[i] * left).flatten())
-        return numbers, torch.cat(parts)
-
-    def back(self, context: Any, residual: Tensor) -> Tensor:
-        total: Tensor | None = None
-        for i, part in zip(context, residual.split([self.b[i].numel() for i in context]), strict=True):
-            r = part.reshape(self.b[i].shape)
-            found = self.operators[i].adjoint(r if self.roots is None else self.roots[i] * r)
-            total = found if total is None else total + found
-        assert total is not None
-        return total
-
-    def lipschitz(self) -> float | None:
-        """The largest eigenvalue of the Hessian, by power iteration."""
-        return None if self.shape is None else _Root(self).norm(iterations=50).upper ** 2 / self.n
-
-
-def _part(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    part = torch.as_tensor(values, device=device)
-    wanted = torch.promote_types(dtype, torch.complex32) if part.is_complex() else dtype
-    return part.to(wanted)
-
-
-class _Root(Operator):
-    """x -> W^{1/2} A x, all blocks: its Gram matrix is n times the Hessian."""
-
-    def __init__(self, loss: OperatorLeastSquares):
-        self.loss, self.in_shape, self.dtype, self.device = loss, loss.shape, loss.dtype, loss.everything.device
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.loss.residual(x, 0.0, self.loss.everything)[1]
-
-    def adjoint(self, y: Tensor) -> Tensor:
-        return self.loss.back(range(self.loss.n), y)
