@@ -36,12 +36,13 @@ from smadmm.arguments import ArgumentError, one_of, positive
 from smadmm.imaging.any_operator import by_operator
 from smadmm.imaging.inspection import REPAIRS, Inspection, Survey, angles_of, repaired, skipped, survey_of
 from smadmm.imaging.pnp import METHODS, Method
-from smadmm.imaging.priors import LEARNED, Denoiser, Prior, as_prior, find_prior
+from smadmm.imaging.priors import LEARNED, Denoiser, Prior, as_prior, find_prior, suited
 from smadmm.imaging.result import DataWarning, ImageResult
 from smadmm.imaging.simulation import refuse_noise
 from smadmm.imaging.sinograms import (
     BackProjections,
     Rows,
+    noise_gain,
     pieces,
     read,
     root_mean_square,
@@ -49,6 +50,7 @@ from smadmm.imaging.sinograms import (
     sampled,
     small_mean,
     some,
+    window_of,
 )
 from smadmm.imaging.slices import WARM, Scan, judged
 from smadmm.imaging.trial import FEWEST_VIEWS, Trust, settled, trial_of
@@ -180,12 +182,16 @@ def reconstruct(
     scan = Scan(radon, scale, wanted, known, stop,
                 batch=batch, strength=strength, seed=seed, photons=photons, device=device, survey=survey, off=off,
                 seen=seen, rest=Stop(iterations=ITERATIONS - WARM) if free else None)  # fmt: skip
+    noise = scan.statistics(images.rows, look).mean * noise_gain(radon, window_of(None))
+    scan = replace(scan, prior=suited(wanted, noise, device, limits))
     told = name == "none" or batch is not None or seconds is not None or start is not None
     first = None if start is None else torch.as_tensor(np.asarray(start, dtype=np.float32)) / scale
     with nullcontext() if checkpoint is None else locked(output_folder(checkpoint)):
         finished = Finished(scan, len(slices), images.fingerprint(), name, checkpoint, resume)
         if look is not None and not told and radon.views >= FEWEST_VIEWS:
-            learned = find_prior(LEARNED, device, limits) if name == "tv" else wanted  # its image comes first
+            learned = scan.prior  # its image comes first
+            if name == "tv":
+                learned = suited(find_prior(LEARNED, device, limits), noise, device, limits)
             finished.settle(images, look, [learned, find_prior("tv", device, limits)])
         if not finished.interrupted:
             _each_slice(finished, slices, truths, (images, look), first, progress)
