@@ -7,9 +7,11 @@ import torch
 import smadmm
 from smadmm.arguments import ArgumentError
 from smadmm.imaging import inspect
-from smadmm.imaging.geometry import ends_twice, find_axis, is_steady, sine_fit
+from smadmm.imaging.detectors import Calibrated, Deviations
+from smadmm.imaging.geometry import ends_twice, find_axis, is_steady, sine_fit, wedge_noise
 from smadmm.imaging.inspection import REPAIRS, filled, running_median
 from smadmm.imaging.metrics import snr
+from smadmm.imaging.pnp import sinogram_noise
 from smadmm.operators import Radon
 
 SIZE, VIEWS = 96, 90
@@ -89,7 +91,57 @@ def test_stripes_are_taken_off():
     clean = scan(angles=angles)
     look = inspect(clean + offsets, angles)
     assert kinds(look) == {"stripes"} and (look.prepared - clean)[:, 10:-10].std() < 0.7 * offsets.std()
+    assert look.deviations.offset == pytest.approx(offsets.std(), rel=0.3) and look.deviations.gain < 0.005
     assert "stripes" not in kinds(inspect(clean + offsets, angles, raw=["stripes"]))
+
+
+@pytest.mark.slow
+def test_gains_are_told_from_offsets_and_calibrated_with_the_image():
+    angles, truth = np.arange(180), torch.from_numpy(body())
+    gains = np.random.default_rng(2).normal(0, 0.03, round(1.2 * SIZE)).astype(np.float32)
+    clean = scan(angles=angles)
+    look = inspect(clean * (1 + gains), angles)
+    assert "stripes" in kinds(look) and 0.01 < look.deviations.gain < 0.05
+    assert look.deviations.offset < 0.5 * look.deviations.gain * clean.max()
+    spoilt, whole = (smadmm.reconstruct(b, angles, size=SIZE).image for b in (clean * (1 + gains), clean))
+    assert snr(truth, torch.from_numpy(spoilt)) > snr(truth, torch.from_numpy(whole)) - 3
+
+
+def test_offsets_and_gains_are_eliminated():
+    """The loss is the minimum over offsets and gains, and its gradient that of the loss."""
+    rng, radon = torch.Generator().manual_seed(0), Radon(12, np.arange(9) * np.pi / 9, 40)
+    b, w = torch.rand(9, 40, generator=rng) + 1, torch.rand(9, 40, generator=rng)
+    x, noise, deviations = torch.rand(12, 12, generator=rng), 0.1, Deviations(0.3, 0.2)
+    loss = Calibrated(radon, b, w, noise, deviations)
+    offsets, gains = loss.errors(b - radon(x))
+    assert torch.allclose(
+        loss.C.T @ torch.cat([offsets, gains]).double(), torch.zeros(2, dtype=torch.float64), atol=1e-5
+    )
+
+    def joint(d, g):
+        left = radon(x) - b + d + g * b
+        both = (d**2).sum() / deviations.offset**2 + (g**2).sum() / deviations.gain**2
+        return ((w * left**2).sum() + noise**2 * both) / (2 * loss.c * loss.n)
+
+    least = float(joint(offsets, gains))
+    assert float(loss.value(x, loss.full())) == pytest.approx(least, rel=1e-4)
+    for change in torch.randn(5, 2, 40, generator=rng):
+        change = 0.05 * (change - change.mean(-1, keepdim=True))  # without the constant, which is the image's
+        assert float(joint(offsets + change[0], gains + change[1])) > least
+    step = torch.randn(12, 12, generator=rng)
+    slope = float((loss.gradient((x,), (1.0,), loss.full()) * step).sum())
+    values = [float(loss.value(x + h * step, loss.full())) for h in (0.01, -0.01)]
+    assert slope == pytest.approx((values[0] - values[1]) / 0.02, rel=1e-2)
+
+
+@pytest.mark.parametrize("center", [0.0, 2.3])
+def test_noise_is_not_taken_from_texture(center):
+    speckle = body() * np.random.default_rng(1).uniform(0.7, 1.3, (SIZE, SIZE)).astype(np.float32)
+    angles = np.arange(180)
+    b = scan(center, angles, noise=0.2, image=speckle)
+    assert inspect(b, angles).noise == pytest.approx(0.2, rel=0.15)
+    assert inspect(b, angles, center=center).noise < 0.7 * sinogram_noise(torch.from_numpy(b))
+    assert wedge_noise(b.astype(float), np.sqrt(angles), center) == np.inf  # not equispaced
 
 
 @pytest.mark.slow

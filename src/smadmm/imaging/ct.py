@@ -35,10 +35,20 @@ from smadmm.imaging.any_operator import by_operator
 from smadmm.imaging.finished import Finished
 from smadmm.imaging.inspection import REPAIRS, Inspection, Survey, angles_of, repaired, skipped, survey_of
 from smadmm.imaging.pnp import METHODS, Method
-from smadmm.imaging.priors import LEARNED, Denoiser, as_prior, find_prior
+from smadmm.imaging.priors import LEARNED, Denoiser, as_prior, find_prior, suited
 from smadmm.imaging.result import ImageResult
 from smadmm.imaging.simulation import refuse_noise
-from smadmm.imaging.sinograms import BackProjections, Rows, pieces, read, sample, sampled, some
+from smadmm.imaging.sinograms import (
+    BackProjections,
+    Rows,
+    noise_gain,
+    pieces,
+    read,
+    sample,
+    sampled,
+    some,
+    window_of,
+)
 from smadmm.imaging.slices import WARM, Scan, judged
 from smadmm.imaging.trial import FEWEST_VIEWS
 from smadmm.imaging.volumes import Inspected, each_slice
@@ -173,13 +183,17 @@ def reconstruct(
     scan = Scan(radon, scale, wanted, known, stop,
                 batch=batch, strength=strength, seed=seed, photons=photons, device=device, survey=survey, off=off,
                 seen=seen, rest=Stop(iterations=ITERATIONS - WARM) if free else None)  # fmt: skip
+    noise = scan.statistics(images.rows, look).mean * noise_gain(radon, window_of(None))
+    scan = replace(scan, prior=suited(wanted, noise, device, limits))
     told = name == "none" or batch is not None or seconds is not None or start is not None
     first = None if start is None else torch.as_tensor(np.asarray(start, dtype=np.float32)) / scale
     part = len(chosen) < len(stack)
     with nullcontext() if checkpoint is None else locked(output_folder(checkpoint), shared=part):
         finished = Finished(scan, len(stack), images.fingerprint(), name, checkpoint, resume, chosen)
         if look is not None and not told and radon.views >= FEWEST_VIEWS:
-            learned = find_prior(LEARNED, device, limits) if name == "tv" else wanted  # its image comes first
+            learned = scan.prior  # its image comes first
+            if name == "tv":
+                learned = suited(find_prior(LEARNED, device, limits), noise, device, limits)
             finished.settle(images, look, [learned, find_prior("tv", device, limits)])
         if not finished.interrupted:
             each_slice(finished, stack, truths, Inspected(images, look), first, executor, progress)

@@ -37,6 +37,7 @@ STEADY = (0.05, 0.01, 0.005)  # of the mass and its moments, in units of mass an
 CGLS_STEPS = 10
 PAIRED = 0.1  # share of rays that must be seen twice to compare them
 PAIRED_ERROR = 0.025  # detectors: the standard error of an axis found that way
+WEDGE, FEWEST_BINS = 0.75, 250  # of the wedge of empty frequencies: the share that is used, and the fewest
 COMPARED = 90  # views whose rays are compared
 
 
@@ -206,6 +207,27 @@ def prediction_error(b: Array, degrees: Array, center: float, most: tuple[int, i
     seen, left_out = (Radon(side, a[n::2], rows.shape[1], 1.0, middle) for n in (0, 1))
     image = cgls(seen, rows[::2], CGLS_STEPS)
     return float((left_out(image) - rows[1::2]).norm() / rows.norm())
+
+
+def wedge_noise(b: Array, degrees: Array, center: float) -> float:
+    """The noise by frequencies that no object has: inf where views are not equispaced over half a turn, or too few.
+
+    An object of radius R around the axis has no part with |omega| R < |n|, n in cycles per turn and omega in radians
+    per detector (Lindgren and Rattey). Unlike differences along the detector it does not take texture for noise.
+    """
+    n, off = len(b), round(2 * center)
+    rows = b[:, off:] if off > 0 else b[:, : b.shape[1] + off]  # the axis is in their middle, up to a quarter
+    steps, detectors = np.diff(degrees), rows.shape[1]
+    if not np.allclose(steps, 180 / n, rtol=1e-3) or detectors < 16:
+        return math.inf
+    window, frequency = np.hanning(detectors + 2)[1:-1], np.fft.fftfreq(detectors)
+    turn = np.fft.fft(np.concatenate([rows, rows[:, ::-1]]) * window, axis=1)
+    turn[n:] *= np.exp(-2j * np.pi * frequency * (2 * center - off))
+    f = np.fft.fft(turn, axis=0) / math.sqrt(2 * n * (window**2).sum())
+    cycles = np.abs(np.fft.fftfreq(2 * n, 1 / (2 * n)))
+    empty = np.pi * np.abs(frequency) * detectors < WEDGE * cycles[:, None] - 3
+    empty[:, np.abs(frequency) * detectors < 2.5] = False  # views that differ in air or brightness
+    return math.inf if empty.sum() < FEWEST_BINS else float(np.sqrt(np.median(np.abs(f[empty]) ** 2) / math.log(2)))
 
 
 def cgls(radon: Projector, rows: torch.Tensor, steps: int, weights: torch.Tensor | None = None) -> torch.Tensor:

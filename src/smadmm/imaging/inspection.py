@@ -8,7 +8,8 @@ are the offset and the spread of detector j. A detector that spreads more than f
 off its neighbours, is dead: weight 0. Those whose values differ from their neighbours' by far more than usual have no
 say in the first image, so that they cannot hide in it. Smaller offsets are stripes: what d_j differs from its running
 median is taken off. A ray that stands out of its neighbours, and a view that fits much worse than others, get weight 0.
-The noise is measured by differences along the detector, as a function of the value where it depends on that.
+The noise is measured by differences along the detector, as a function of the value where it depends on that; else by
+frequencies that no object has, if that is less.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from smadmm.arguments import ArgumentError
+from smadmm.imaging.detectors import NO_DEVIATIONS, Deviations, likeliest, loss_of
 from smadmm.imaging.geometry import (
     ACCEPTED,
     GOOD_FIT,
@@ -37,15 +39,14 @@ from smadmm.imaging.geometry import (
     sine_fit,
     spread,
     turn_closes,
+    wedge_noise,
 )
 from smadmm.imaging.pnp import posterior_weight, sinogram_noise, tomography
 from smadmm.imaging.priors import find_prior
 from smadmm.imaging.sinograms import BackProjections, noise_level
-from smadmm.losses.tomography import Tomography
 from smadmm.operators.fan import FanGeometry
 from smadmm.operators.radon import Radon
 from smadmm.running import Stop, run
-from smadmm.sampling import stride
 
 REPAIRS = ("angles", "axis", "air", "width", "detectors", "stripes", "rays", "views", "noise", "negative")
 WIDER = 1.4  # the image beside the detector, where something lies outside the view
@@ -104,6 +105,7 @@ class Inspection:
     negative: bool  # whether the image has values below zero
     steady: bool  # whether masses and their centres are what the angles say
     findings: tuple[Finding, ...]
+    deviations: Deviations = NO_DEVIATIONS  # of detectors that made stripes
 
     def __repr__(self) -> str:
         repaired = sum(f.repaired for f in self.findings)
@@ -286,13 +288,15 @@ def repaired(b: NDArray[Any], survey: Survey, off: frozenset[str]) -> Inspection
         findings.append(Finding("rays", text, True))
     values, found = _without_offset(values, off)
     findings += found
-    negative = False
+    negative, deviations = False, NO_DEVIATIONS
     if len(values) >= FEW_VIEWS and not {"detectors", "stripes", "rays", "views", "negative"} <= off:
-        values, survey, negative, found = _rounds(values, weights, survey, off)
+        values, survey, negative, deviations, found = _rounds(values, weights, survey, off)
         findings = [f for f in findings if f.kind != "axis"] + [f for f in survey.findings if f.kind == "axis"] + found
     known = weights > 0
     fill = filled(np.where(known, values, np.nan)).astype(np.float32)
     noise, law = _noise_law(fill, weights, off)
+    if law is None and survey.geometry is None:
+        noise = min(noise, wedge_noise(fill.astype(np.float64), survey.angles, survey.center))
     if law is not None:
         weights *= law
         text = f"noise grows with the value, by {1 / float(law.min()):.0f} in variance; rays are weighted by it"
@@ -300,7 +304,7 @@ def repaired(b: NDArray[Any], survey: Survey, off: frozenset[str]) -> Inspection
     plain = bool((weights == 1).all())
     return Inspection(survey.angles, survey.center, survey.center_error, survey.width, prepared=fill,
                       weights=None if plain else weights, noise=noise, negative=negative, steady=survey.steady,
-                      findings=tuple(findings))  # fmt: skip
+                      findings=tuple(findings), deviations=deviations)  # fmt: skip
 
 
 def _without_offset(b: NDArray[np.float32], off: frozenset[str]) -> tuple[NDArray[np.float32], list[Finding]]:
@@ -321,7 +325,7 @@ class _Rough(NamedTuple):
     residual: NDArray[np.float32]
 
 
-def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Survey) -> _Rough:
+def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Survey, deviations: Deviations) -> _Rough:
     """Solve coarsely with a strong prior, which follows no single detector."""
     detectors = values.shape[1]
     make = Radon if survey.geometry is None else survey.geometry.projector
@@ -330,8 +334,9 @@ def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Su
     images = BackProjections(radon, known)
     scale = float(np.quantile(np.abs(images[1.0].numpy()), 0.999))
     images.divide(scale)
-    loss = Tomography(radon, images.rows, torch.from_numpy(weights), sampling=stride)
-    prior, noise = find_prior("ridge-ct", "cpu", (-math.inf, math.inf)), noise_level(images.rows)
+    noise = noise_level(images.rows)
+    loss = loss_of(radon, images.rows, torch.from_numpy(weights), noise, deviations.scaled(scale))
+    prior = find_prior("ridge-ct", "cpu", (-math.inf, math.inf))
     rho = ROUGH_STRENGTH * posterior_weight(loss, noise, prior.sigma)
     first = images[ROUGH_CUT]  # rings are weak in it
     solver = tomography(loss, prior.prox(rho), rho)
@@ -342,19 +347,21 @@ def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Su
 
 def _rounds(
     values: NDArray[np.float32], weights: NDArray[np.float32], survey: Survey, off: frozenset[str]
-) -> tuple[NDArray[np.float32], Survey, bool, list[Finding]]:
+) -> tuple[NDArray[np.float32], Survey, bool, Deviations, list[Finding]]:
     """Find wrong detectors, rays and views in what a smooth image leaves; `weights` is changed in place.
 
-    Returns the repaired sinogram, the survey with its axis again, and what was found.
+    Returns the repaired sinogram, the survey with its axis again, whether the image has values below zero, how far
+    detectors deviate, and what was found.
     """
+    deviations = NO_DEVIATIONS
     rough, taken, trusted = None, np.zeros_like(values), weights.copy()  # the latter without dead detectors
     dead, lost, wrong = np.zeros(values.shape[1], bool), np.zeros(len(values), bool), 0
     suspects = _suspects(values) if "detectors" not in off else dead
     weights[:, suspects] = 0
     for number in range(ROUNDS):
-        rough = _rough(values, weights, survey)
+        rough = _rough(values, weights, survey, deviations)
         e = rough.residual
-        columns = _columns(e, values - e, trusted)  # a detector may turn out to be good after all
+        columns = _columns(e, trusted)  # a detector may turn out to be good after all
         usual = float(np.median(columns.spread[columns.spread > 0])) if columns.spread.any() else 0.0
         if usual == 0:
             break
@@ -371,25 +378,32 @@ def _rounds(
             wrong += int(out.sum())
         gross = bool(dead.any() or lost.any() or wrong)
         if "stripes" not in off and (number > 0 or not gross):  # gross errors look like stripes at first
-            stripes = _stripes(e, values - e, weights, usual, survey.angles)
-            taken, values = taken + stripes, values - stripes
+            stripes, found = _stripes(e, values - e, weights, usual, survey.angles)
+            taken, values, deviations = taken + stripes, values - stripes, deviations.largest(found)
         if not (gross or taken.any()):
             break
-        survey = _again(survey, values, weights)
+        survey = _again(survey, values, weights, taken)
     assert rough is not None
     low, high = np.quantile(rough.image.numpy(), (0.02, 0.999))
     limited = any(finding.kind == "range" for finding in survey.findings)  # such images have dark shadows
     negative = bool("negative" not in off and not limited and low < -0.1 * high)
-    return values, survey, negative, _told(dead, lost, wrong, taken, negative)
+    return values, survey, negative, deviations, _told(dead, lost, wrong, taken, negative)
 
 
-def _again(survey: Survey, values: NDArray[np.float32], weights: NDArray[np.float32]) -> Survey:
-    """The axis by a sine fit to repaired data."""
+def _again(
+    survey: Survey, values: NDArray[np.float32], weights: NDArray[np.float32], taken: NDArray[np.float32]
+) -> Survey:
+    """The axis by a sine fit to repaired data; offsets of detectors move all centres of mass alike."""
     if not survey.fitted:
         return survey
-    axis = sine_fit(filled(np.where(weights > 0, values, np.nan).astype(np.float64)), survey.angles)
+    rows = filled(np.where(weights > 0, values, np.nan).astype(np.float64))
+    axis = sine_fit(rows, survey.angles)
     if axis.left > GOOD_FIT:
         return survey
+    offsets = taken.mean(0)
+    t = np.arange(len(offsets)) - (len(offsets) - 1) / 2
+    moved = float(np.sqrt((offsets**2).mean() * (t**2).sum()) / abs(np.median(rows.sum(1))))
+    axis = axis._replace(error=math.hypot(axis.error, moved))
     center, found = _axis_used(axis, True)
     kept = tuple(f for f in survey.findings if f.kind != "axis")
     return replace(survey, center=center, center_error=axis.error, findings=(*kept, *found))
@@ -423,25 +437,20 @@ def _numbered(word: str, which: NDArray[np.bool_]) -> str:
 
 
 class _Columns(NamedTuple):
-    """Per detector: how far its offset and its gain jump off those of its neighbours, and the spread that is left."""
+    """Per detector: how far its residuals jump off those of its neighbours, and their spread."""
 
     jump: NDArray[np.float32]
-    gain: NDArray[np.float32]
     spread: NDArray[np.float32]
 
 
-def _columns(e: NDArray[np.float32], projected: NDArray[np.float32], weights: NDArray[np.float32]) -> _Columns:
-    """Offsets by medians, gains by regression of the rest on the projected image."""
+def _columns(e: NDArray[np.float32], weights: NDArray[np.float32]) -> _Columns:
+    """Both by medians."""
     known = np.where(weights > 0, e, np.nan)
     known[:, (weights == 0).all(0)] = 0
     offset = np.nanmedian(known, axis=0)
-    rest = np.nan_to_num(known - offset)
-    centered = np.where(weights > 0, projected - np.median(projected, axis=0), 0)
-    limit = 3 * 1.4826 * np.median(np.abs(rest), axis=0)  # wrong rays must not tilt the line
-    gain = (centered * np.clip(rest, -limit, limit)).sum(0) / np.maximum((centered**2).sum(0), 1e-12)
     spreads = 1.4826 * np.nanmedian(np.abs(known - offset), axis=0)
-    jump, own = offset - running_median(offset, WINDOW), gain - running_median(gain, WINDOW)
-    return _Columns(jump.astype(np.float32), own.astype(np.float32), spreads.astype(np.float32))
+    jump = offset - running_median(offset, WINDOW)
+    return _Columns(jump.astype(np.float32), spreads.astype(np.float32))
 
 
 def _suspects(values: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -471,31 +480,27 @@ def _stands_out(columns: _Columns, usual: float, alone: bool) -> NDArray[np.bool
 
 def _stripes(
     e: NDArray[np.float32], projected: NDArray[np.float32], weights: NDArray[np.float32], usual: float, degrees: Array
-) -> NDArray[np.float32]:
-    """What detectors add to their rays, offset and gain; zero where that is no more than images leave.
+) -> tuple[NDArray[np.float32], Deviations]:
+    """What detectors add to their rays, by offsets and gains; zero where that is no more than images leave.
 
     Stripes are everywhere, and the same in all views. What the image leaves sits at its edges, and differs between the
     first views and the last, or between views along and across.
     """
-    stripes, centered = np.zeros_like(e), projected - np.median(projected, axis=0)
-    inside = np.asarray((weights > 0).any(0))
+    nothing, inside = np.zeros_like(e), np.asarray((weights > 0).any(0))
     outer = max(1, round(OUTER * len(inside)))
     inside[:outer] = inside[-outer:] = False
-    if inside.sum() < WINDOW:
-        return stripes
     early, along = np.arange(len(e)) < len(e) / 2, np.abs(np.cos(np.deg2rad(degrees))) > math.sqrt(0.5)
-    columns = [
-        _columns(e[part], projected[part], weights[part]) for part in (early, ~early, along, ~along) if part.any()
-    ]
-    if len(columns) < 4:
-        return stripes
-    whole = _columns(e, projected, weights)
+    parts = [part for part in (early, ~early, along, ~along) if part.any()]
+    if inside.sum() < WINDOW or len(parts) < 4:
+        return nothing, NO_DEVIATIONS
+    profiles = [_clipped(_columns(e[part], weights[part]).jump[inside]) for part in parts]
+    jump = np.where(inside, _columns(e, weights).jump, 0)
     least = max(STRIPED, 3 * 1.25 / math.sqrt(len(e))) * usual  # more than chance
-    for name, part in (("jump", np.broadcast_to(whole.jump, e.shape)), ("gain", whole.gain * centered)):
-        profiles = [_clipped(getattr(each, name)[inside]) for each in columns]
-        if min(_correlation(*profiles[:2]), _correlation(*profiles[2:])) > LASTING and _size(part[:, inside]) > least:
-            stripes[:, inside] += part[:, inside]
-    return stripes
+    lasting = min(_correlation(*profiles[:2]), _correlation(*profiles[2:])) > LASTING
+    if not lasting or _size(jump[inside]) < least:
+        return nothing, NO_DEVIATIONS
+    found = likeliest(jump[inside], projected.mean(0)[inside], least)
+    return jump * found.shared(projected), found
 
 
 def _size(values: NDArray[Any]) -> float:

@@ -21,6 +21,7 @@ from smadmm.proxes.total_variation import TV
 
 LEARNED = "ridge-ct"  # what "auto" begins with
 LEVEL = 5 / 255  # the noise that total variation is set for, as the denoisers are
+LEVELS = (2.0, 4.0)  # times LEVEL: the least and the most that a stored denoiser is set for
 TV_SHARE = 0.5  # prox_{TV/rho} denoises best at this multiple of the noise level
 TV_ACCURACY = 3e-4  # of its prox: finer ones change reconstructions by less than 1e-4 of their size, and take longer
 
@@ -73,6 +74,17 @@ def find_prior(
     own = denoiser.to(device) if level is None else denoiser.to(device).at_level(level)
     h = Denoised(own, image=True, limits=limits)
     return Prior(name, denoiser.sigma if level is None else level, denoiser.lipschitz, partial(_same, h))
+
+
+def suited(prior: Prior, noise: float, device: torch.device | str, limits: tuple[float, float] | None) -> Prior:
+    """The same prior for a level that suits images with this noise; unchanged unless it is a stored denoiser.
+
+    A level of twice that of its training is better on clean data already (by 0.1 to 1 dB on training slices), and up to
+    four times where the noise of a filtered back-projection is as large: fewer iterations are needed, too.
+    """
+    if not (prior.name in shipped() or prior.name.endswith(".safetensors")):
+        return prior
+    return find_prior(prior.name, device, limits, min(max(noise, LEVELS[0] * LEVEL), LEVELS[1] * LEVEL))
 
 
 def own_prior(given: Prox | Denoiser, limits: tuple[float, float] | None) -> Prior:

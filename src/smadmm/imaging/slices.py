@@ -19,10 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from smadmm.imaging.detectors import Deviations, loss_of
 from smadmm.imaging.inspection import FEW_VIEWS, REPAIRS, Inspection, Survey, repaired
 from smadmm.imaging.metrics import snr, ssim
 from smadmm.imaging.pnp import Method, posterior_weight, tomography
-from smadmm.imaging.priors import Prior
+from smadmm.imaging.priors import LEVEL, Prior
 from smadmm.imaging.sinograms import (
     QUIETEST,
     BackProjections,
@@ -33,11 +34,10 @@ from smadmm.imaging.sinograms import (
     root_mean_square,
     sample,
 )
-from smadmm.losses.tomography import Tomography, Transmission
+from smadmm.losses.tomography import Transmission
 from smadmm.operators.radon.projector import Projector
 from smadmm.proxes import TV
 from smadmm.running import Result, Stop, run
-from smadmm.sampling import stride
 from smadmm.solver import State
 
 EVERY = 5  # iterations between two rows of the curves
@@ -58,6 +58,7 @@ class Statistics(NamedTuple):
     noise: float
     weights: Any
     mean: float
+    deviations: Deviations = Deviations()  # of detectors
 
     def of(self, rows: Tensor) -> Tensor:
         """The weights of these rays as a tensor."""
@@ -72,7 +73,8 @@ class Statistics(NamedTuple):
         known = w > 0
         total = self.noise**2 / w.clamp(min=1e-12) + misfit**2
         best = float(total[known].min())
-        return Statistics(math.sqrt(best), torch.where(known, best / total, 0.0), math.sqrt(float(total[known].mean())))
+        mean = math.sqrt(float(total[known].mean()))
+        return Statistics(math.sqrt(best), torch.where(known, best / total, 0.0), mean, self.deviations)
 
 
 @dataclass(frozen=True)
@@ -121,13 +123,21 @@ class Scan:
             noise = max(look.noise / self.scale, QUIETEST * root_mean_square(rows))
             trusted = np.ones(1) if look.weights is None else look.weights[look.weights > 0]
             weights = None if look.weights is None else torch.from_numpy(look.weights)
-            return Statistics(noise, weights, noise * math.sqrt(float((1 / trusted).mean())))
+            mean = noise * math.sqrt(float((1 / trusted).mean()))
+            return Statistics(noise, weights, mean, self._deviations(look))
         counted, least = 1 / (self.scale**2 * self.photons), (QUIETEST * root_mean_square(rows)) ** 2
         noise, law = math.sqrt(counted + least), Transmission(self.scale, least / counted)
         mean = noise * math.sqrt(float((1 / law(sample(rows))).mean()))
-        if look is None or look.weights is None:
+        if look is None:
             return Statistics(noise, law, mean)
-        return Statistics(noise, law(rows) * torch.from_numpy(look.weights > 0), mean)
+        deviations = self._deviations(look)
+        if look.weights is None:
+            return Statistics(noise, law(rows) if any(deviations) else law, mean, deviations)
+        return Statistics(noise, law(rows) * torch.from_numpy(look.weights > 0), mean, deviations)
+
+    def _deviations(self, look: Inspection) -> Deviations:
+        """Of the detectors; batches tell nothing of them."""
+        return look.deviations.scaled(self.scale) if self.batch is None else Deviations()
 
     def solve(
         self,
@@ -168,10 +178,10 @@ class Scan:
     ) -> tuple[Result, float]:
         """Solve for these statistics; also returns the weight of the prior."""
         rows, begin = images.rows, bar.n
-        loss = Tomography(self.radon, rows, found.weights, sampling=stride, device=self.device)
+        loss = loss_of(self.radon, rows, found.weights, found.noise, found.deviations, self.device)
         rho = self.strength * posterior_weight(loss, found.noise, self.prior.sigma)
         solver = tomography(loss, self.prior.prox(rho), rho, self.method, self.batch, self.seed)
-        first = images.first(found.mean, self.prior.sigma) if start is None else start
+        first = images.first(found.mean, min(self.prior.sigma, LEVEL)) if start is None else start
         name, metric = self._metric(rows, truth)
 
         def tick(s: State) -> None:

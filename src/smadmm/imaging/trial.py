@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
+from smadmm.imaging.detectors import Calibrated, loss_of
 from smadmm.imaging.geometry import cgls
 from smadmm.imaging.inspection import Inspection
 from smadmm.imaging.priors import Prior
 from smadmm.imaging.sinograms import BackProjections
 from smadmm.imaging.slices import Scan
+from smadmm.losses.tomography import Tomography
 from smadmm.running import Result, Stop
 
 HELD_OUT = 16  # every sixteenth view
@@ -143,9 +145,9 @@ class _Part:
 
     def explain(self, x: Tensor) -> bool:
         """Measure what the image leaves beyond the noise, as a share of the sinogram; False where there is none."""
-        left = (self.scan.radon(x.cpu()) - self.rows).abs()
-        found = self.scan.statistics(self.rows, self.look)
-        weights = found.of(self.rows)
+        found, loss = self.scan.statistics(self.rows, self.look), self.loss()
+        weights, left = found.of(self.rows), self.rows - self.scan.radon(x.cpu())
+        left = (left - loss.explained(left) if isinstance(loss, Calibrated) else left).abs()
         known = weights > 0
         values, left, noise = self.rows[known], left[known], found.noise**2 / weights[known]
         cuts = torch.from_numpy(np.quantile(values.numpy(), np.linspace(0, 1, BINS + 1)[1:-1]).astype(np.float32))
@@ -160,8 +162,16 @@ class _Part:
 
     def error(self, x: Tensor) -> float:
         """At the views that were left out, over the rays that are trusted."""
-        wrong = (self.other(x.cpu()) - self.hidden) * self.known
-        return float(wrong.norm() / (self.hidden * self.known).norm())
+        wrong, loss = self.hidden - self.other(x.cpu()), self.loss()
+        if isinstance(loss, Calibrated):  # detectors err there as they do in the views that are seen
+            offsets, gains = loss.errors(self.rows - self.scan.radon(x.cpu()))
+            wrong -= offsets + gains * self.hidden
+        return float((wrong * self.known).norm() / (self.hidden * self.known).norm())
+
+    def loss(self) -> Tomography:
+        """Of the views that are seen."""
+        found = self.scan.statistics(self.rows, self.look)
+        return loss_of(self.scan.radon, self.rows, found.of(self.rows), found.noise, found.deviations)
 
     def without_prior(self) -> dict[str, float]:
         weights = self.look.weights
