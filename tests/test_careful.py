@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from smadmm import ADMM, SGD, SVRG, Diverged, Power, Problem, Reason, Stop, Storm, auto, certify, run
+from smadmm import ADMM, SGD, SVRG, Diverged, Power, Problem, Reason, Stop, Storm, auto, certify, run, solve, tune
 from smadmm.checkpoint import describe, load
 from smadmm.estimators import Measured
+from smadmm.interop import from_function
 from smadmm.losses import Autograd, LeastSquares, Logistic, Stream
 from smadmm.operators import EdgeDifferences, Identity, Matrix, Slot
 from smadmm.proxes import L1, Box, Denoised, GroupL2, Simplex
 from smadmm.sampling import reshuffled
 from smadmm.solver import Average
+from smadmm.theory import check
 from smadmm.xsteps import Exact
 
 D = torch.float64
@@ -163,6 +165,21 @@ REFUSED = {
     "float32 c": (lambda: Problem(LeastSquares(M, b), L1(0.1), c=torch.zeros(5)), "float64.*float32"),
     "no h": (lambda: Problem(LeastSquares(M, b), None), r"use Zero\(\)"),
     "a matrix as A": (lambda: Problem(LeastSquares(M, b), L1(0.1), M), r"wrap a matrix in Matrix"),
+    "a function of other numbers": (
+        lambda: solve(
+            Problem(Autograd(lambda x, i: (M[i] @ x).mean(), 40), L1(0.1), EdgeDifferences([(0, 1)], 5)), 100
+        ),
+        "start from an x with the dtype of your data",
+    ),
+    "tuning without an objective": (
+        lambda: tune(lambda p, seed: solver(p), {}, Problem(LeastSquares(M, b), from_function(lambda v, t: v)), 100),
+        'use score="certificate"',
+    ),
+    "a theorem about a problem": (lambda: check(Problem(LeastSquares(M, b), L1(0.1))), "about a solver, got Problem"),
+    "a denoiser of arrays": (
+        lambda: Denoised(lambda x: x.astype(float)).prox(torch.zeros(4, 4), 1.0),
+        r"torch.from_numpy\(D\(x.numpy\(\)\)\)",
+    ),
     "a function as f": (lambda: Problem(lambda x: x, L1(0.1)), "Autograd"),
     "row weights for groups": (
         lambda: ADMM(Problem(LeastSquares(M, b), GroupL2(0.1)), SGD(4), torch.ones(5, dtype=D), 20.0),

@@ -145,7 +145,8 @@ def test_classify_fits_saves_and_applies(files):
         "classify", files / "train", "--test", files / "test", "--graph", graph, "--out", files / "out"
     )
     assert fitted.returncode == 0, fitted.stderr
-    assert "300 rows, 5 features, counted from 0, 2 edges" in fitted.stdout and "heaviest coefficients" in fitted.stdout
+    assert "300 rows, 5 features (counted from 0), 2 edges" in fitted.stdout
+    assert "heaviest coefficients" in fitted.stdout
     accuracy = float(fitted.stdout.split("accuracy on test ")[1].split()[0])
     assert accuracy > 0.9 and (files / "out" / "graph.png").stat().st_size > 5000
     applied = smadmm_command("predict", files / "out", files / "test", "--out", files / "applied")
@@ -168,13 +169,41 @@ def test_tables_have_names_words_and_missing_values(files, here):
     assert code == 0 and accuracy > 0.95 and table[0] == "prediction,probability of no,probability of yes"
     (files / "gap.csv").write_text("\n".join(["size,colour,label", ",red,yes", *lines]))
     code, _, error = here("classify", files / "gap.csv", "--target", "label")
-    assert code == 2 and "1 values of the column size are missing; remove these rows or use --impute" in error
+    assert code == 2 and "the column size lacks 1 of 201 values; remove those rows or use --impute" in error
     assert here("classify", files / "gap.csv", "--target", "label", "--impute", "--quiet")[0] == 0
     code, _, error = here("classify", files / "t.csv")
     assert code == 2 and "--target must be the column of the labels" in error
     (files / "image").write_bytes(bytes(range(256)) * 9)
     code, _, error = here("classify", files / "image")
     assert code == 2 and "neither a table" in error and error.strip().isprintable()
+
+
+def test_tables_to_predict_may_differ_from_the_training_table(files, here):
+    """Other words are told, gaps get the mean of the training data, and a lost column is never taken for zeros."""
+    rng = np.random.default_rng(1)
+    size, colour = rng.normal(50, 10, 200), rng.choice(["red", "blue"], 200)
+    label = np.where(size + 20 * (colour == "red") > 60, "yes", "no")
+    rows = [f"{s:.4f},{c},{b}" for s, c, b in zip(size, colour, label)]
+    head = "body_size,colour,label"
+    (files / "t.csv").write_text("\n".join([head, *rows]))
+    (files / "other.csv").write_text(f"{head}\n80,green,yes\n20,red,no")
+    code, said, error = here(
+        "classify", files / "t.csv", "--target", "label", "--test", files / "other.csv", "--out", files / "m", "--quiet"
+    )
+    assert code == 0 and "accuracy on other.csv" in said, error
+    assert "which count for nothing: colour_green" in said
+    mean = np.mean([float(row.split(",")[0]) for row in rows])
+    found = []
+    for name, value in {"gap": "", "mean": repr(float(mean))}.items():
+        (files / f"{name}.csv").write_text(f"body_size,colour\n{value},red")
+        assert here("predict", files / "m", files / f"{name}.csv", "--impute", "--out", files / name)[0] == 0
+        row = (files / name / "predictions.csv").read_text().splitlines()[1]
+        found.append([float(value) for value in row.split(",")[1:]])
+    np.testing.assert_allclose(*found, rtol=1e-10)
+    for lost, table in {"body_size": "colour\nred", "colour_blue": "body_size\n50"}.items():
+        (files / "lost.csv").write_text(table)
+        code, _, error = here("predict", files / "m", files / "lost.csv")
+        assert code == 2 and f"the model needs the column {lost}" in error
 
 
 @pytest.mark.parametrize(

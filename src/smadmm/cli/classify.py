@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +19,7 @@ from smadmm.io.files import write_csv
 from smadmm.io.libsvm import Dataset, load_libsvm
 from smadmm.io.limits import text_of
 from smadmm.io.scan import readable
+from smadmm.io.tables import kind_of, load_table
 from smadmm.report.figures import not_drawn, write_figure
 
 HEAVIEST = 10
@@ -28,7 +29,9 @@ Source = Annotated[
     str, typer.Argument(metavar="DATA", help="CSV, TSV, Parquet, Feather, ARFF, LIBSVM file, or the name of a set.")
 ]
 Target = Annotated[str | None, typer.Option(help="Column of the labels in a table.")]
-Impute = Annotated[bool, typer.Option("--impute", help="Replace missing values by the median, or by a word.")]
+Impute = Annotated[
+    bool, typer.Option("--impute", help="Fill gaps: numbers by their mean in the training data, words by 'missing'.")
+]
 
 
 @app.command(rich_help_panel="Data")
@@ -80,7 +83,8 @@ def classify(
         train = load_rows(source, data, target=target, impute=impute)
         held_out = None
         if test is not None:
-            held_out = load_rows(test, data, train.X.shape[1], target, impute)
+            means = train.X.mean() if kind_of(Path(source)) else None
+            held_out = load_rows(test, data, train.X.shape[1], target, impute, means=means)
         for line in _fit(fitted, train, held_out, folder):
             typer.echo(line)
     except KeyboardInterrupt:
@@ -129,7 +133,8 @@ def predict(
     from smadmm.io.models import load_model
 
     classifier = load_model(path)
-    rows = load_rows(source, data, None, target, impute, labelled=False)
+    means = dict(zip(getattr(classifier, "feature_names_in_", ()), classifier._standard.mean, strict=False))
+    rows = load_rows(source, data, None, target, impute, labelled=False, means=means)
     for line in _apply(classifier, rows, folder):
         typer.echo(line)
 
@@ -158,11 +163,14 @@ def _fit(model: Any, train: Dataset, held_out: Dataset | None, folder: Path | No
     model.fit(train.X, train.y)
     rows, features = train.X.shape
     edges = len(edges_of(model.graph_))
-    counted = f"{features} features, counted from 0, {edges} edges"
-    yield f"{train.name}: {rows} rows, {counted}, classes {model.classes_}"
+    counted = "" if hasattr(model, "feature_names_in_") else " (counted from 0)"
+    classes = ", ".join(map(str, model.classes_))
+    yield f"{train.name}: {rows} rows, {features} features{counted}, {edges} edges, classes {classes}"
     yield f"accuracy on the training data {model.score(train.X, train.y):.4f}"
     if held_out is not None:
-        yield f"accuracy on {held_out.name} {model.score(held_out.X, held_out.y):.4f}"
+        X, told = _as_trained(model, held_out)
+        yield from told
+        yield f"accuracy on {held_out.name} {model.score(X, held_out.y):.4f}"
     zeros, groups = model.coef_.size - model.n_nonzero_, sum(len(np.unique(row[row > 0])) for row in model.groups_)
     yield f"{zeros} of {model.coef_.size} coefficients are zero, others have {groups} values; alpha {model.alpha_:.3g}"
     yield f"{model.n_iter_} passes, {model.sfo_} sample gradients"
@@ -191,22 +199,29 @@ def _findings(model: Any) -> Iterator[str]:
             yield f"class {name}: edges between the heaviest {pairs}"
 
 
-def _apply(classifier: Any, rows: Dataset, folder: Path | None) -> Iterator[str]:
-    """Predict with a saved model."""
-    from scipy.sparse import issparse
-
+def _as_trained(model: Any, rows: Dataset) -> tuple[Any, list[str]]:
+    """The features that a model was trained with, and a line on words that it does not know."""
     from smadmm.io.tables import aligned
 
-    X, names = rows.X, getattr(classifier, "feature_names_in_", None)
-    if names is not None and not issparse(X):
-        X = aligned(X, names)
-    elif X.shape[1] < classifier.n_features_in_:
-        X.resize((X.shape[0], classifier.n_features_in_))
+    names = getattr(model, "feature_names_in_", None)
+    if names is not None and hasattr(rows.X, "columns"):
+        X, new = aligned(rows.X, names)
+        unknown = f"{rows.name} has words that the model does not know, which count for nothing: {', '.join(new)}"
+        return X, [unknown] if new else []
+    if rows.X.shape[1] < model.n_features_in_:
+        rows.X.resize((rows.X.shape[0], model.n_features_in_))
+    return rows.X, []
+
+
+def _apply(classifier: Any, rows: Dataset, folder: Path | None) -> Iterator[str]:
+    """Predict with a saved model."""
+    X, told = _as_trained(classifier, rows)
+    yield from told
     predicted, p = classifier.predict(X), classifier.predict_proba(X)
     if len(rows.y) and np.isin(rows.y, classifier.classes_).all():
         yield f"accuracy on {rows.name} {np.mean(predicted == rows.y):.4f} ({len(predicted)} rows)"
     else:
-        yield f"{rows.name}: {len(predicted)} rows, without labels of the model's classes, so there is no accuracy"
+        yield f"{rows.name}: {len(predicted)} rows; for an accuracy name their column of labels with --target"
     if folder is not None:
         head = ["prediction", *(f"probability of {name}" for name in classifier.classes_)]
         lines = [dict(zip(head, [y, *q], strict=True)) for y, q in zip(predicted.tolist(), p.tolist(), strict=True)]
@@ -221,13 +236,12 @@ def load_rows(
     target: str | None = None,
     impute: bool = False,
     labelled: bool = True,
+    means: Mapping[str, float] | None = None,
 ) -> Dataset:
     """The rows of a table, or of a LIBSVM file with at least so many features."""
-    from smadmm.io.tables import kind_of, load_table
-
     path = Path(source)
     if kind_of(path):
-        return load_table(path, target, impute, labelled)
+        return load_table(path, target, impute, labelled, means)
     if path.is_file():
         with path.open("rb") as file:
             start = file.read(4096)

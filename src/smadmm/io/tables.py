@@ -1,11 +1,12 @@
 """Tables with named columns: CSV, TSV, Parquet, Feather (pandas; pyarrow for the last two) and ARFF.
 
 Columns of words become one column of zeros and ones per word, `colour_red`. Missing values are refused or imputed: the
-median of a column of numbers, a word of its own in a column of words.
+mean of a column of numbers in the training data, a word of its own in a column of words.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,17 @@ def kind_of(path: Path) -> str:
     return endings[-1] if endings and endings[-1] in KINDS else ""
 
 
-def load_table(path: Path, target: str | None, impute: bool = False, labelled: bool = True) -> Dataset:
-    """The columns as a data frame X, the labels y; without labels y is empty."""
+def load_table(
+    path: Path,
+    target: str | None,
+    impute: bool = False,
+    labelled: bool = True,
+    means: Mapping[str, float] | None = None,
+) -> Dataset:
+    """The columns as a data frame X, the labels y; without labels y is empty.
+
+    Gaps are filled with the `means` of the training data, or with those of this table where it is the training data.
+    """
     pd = needs("pandas", None, "tables")
     if not path.is_file():
         raise MissingError("there is no file {0}; check the path", path)
@@ -42,23 +52,27 @@ def load_table(path: Path, target: str | None, impute: bool = False, labelled: b
     if missing.any() and not impute:
         first = missing[missing > 0]
         raise ArgumentError(
-            "{0} values of the column {1} are missing; remove these rows or use {impute}", first.iloc[0], first.index[0]
-        )
-    for name in missing.index[missing > 0]:
-        numeric = pd.api.types.is_numeric_dtype(frame[name])
-        frame[name] = (
-            frame[name].fillna(frame[name].median()) if numeric else frame[name].astype(object).fillna("missing")
-        )
-    return Dataset(pd.get_dummies(frame, dtype=float).astype(float), y.to_numpy(), path.name)
+            "the column {0} lacks {1} of {2} values; remove those rows or use {impute}",
+            first.index[0], first.iloc[0], len(frame),
+        )  # fmt: skip
+    words = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
+    frame[words] = frame[words].astype(object).fillna("missing")
+    numbers = frame.columns.drop(words)
+    frame[numbers] = frame[numbers].fillna(frame[numbers].mean() if means is None else dict(means))
+    X = pd.get_dummies(frame, dtype=float).astype(float)
+    X.attrs["words"] = words
+    return Dataset(X, y.to_numpy(), path.name)
 
 
-def aligned(X: Any, names: Any) -> Any:
-    """The columns of a model; words that the table does not have are zeros."""
-    words = [name for name in names if name not in X.columns]
-    lost = [name for name in words if "_" not in name]
-    if lost:
-        raise ValueError(f"the model needs the column {lost[0]}, which the table lacks")
-    return X.reindex(columns=list(names), fill_value=0.0)
+def aligned(X: Any, names: Any) -> tuple[Any, list[str]]:
+    """The columns of a model, zeros for words that the table does not have; and words that the model does not know."""
+    made = tuple(f"{word}_" for word in X.attrs["words"])
+    for name in names:
+        if name not in X.columns and not name.startswith(made):
+            words = ", or a column of words that makes it" if "_" in name else ""
+            raise ValueError(f"the model needs the column {name}{words}, which the table lacks; add it")
+    new = [name for name in X.columns if name not in names and name.startswith(made)]
+    return X.reindex(columns=list(names), fill_value=0.0), new
 
 
 def _frame(pd: Any, path: Path) -> Any:

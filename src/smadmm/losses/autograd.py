@@ -44,7 +44,15 @@ def autograd_gradient(
     """sum_j w_j grad value(x_j, batch)."""
     leaves = [x.detach().requires_grad_() for x in points]
     with torch.enable_grad():
-        weighted = [weight * _scalar(value(x, batch)) for x, weight in zip(leaves, weights, strict=True)]
-        total = torch.stack(weighted).sum()
+        try:
+            values = [_scalar(value(x, batch)) for x in leaves]
+        except RuntimeError as error:
+            if "dtype" not in str(error) and "scalar type" not in str(error):
+                raise
+            raise TypeError(
+                f"your function fails at an x of {points[0].dtype} ({error}); start from an x with the dtype of your "
+                "data, such as solve(problem, budget, x=torch.zeros(n, dtype=torch.float64))"
+            ) from error
+        total = torch.stack([weight * one for one, weight in zip(values, weights, strict=True)]).sum()
     first, *rest = torch.autograd.grad(total, leaves)
     return sum(rest, start=first)

@@ -431,11 +431,22 @@ class Denoised(Prox):
         with torch.no_grad():
             return float(r) * (float(D.potential(self._images(z)).sum()) - 0.5 * _length(z - y) ** 2)
 
+    def _called(self, x: Tensor) -> Tensor:
+        try:
+            return self.denoiser(x) if self.sigma is None else self.denoiser(x, self.sigma)
+        except (AttributeError, TypeError) as error:
+            if isinstance(self.denoiser, torch.nn.Module):
+                raise
+            raise TypeError(
+                f"the denoiser fails on a tensor ({error}); make a function D of NumPy arrays one of tensors by "
+                "lambda x: torch.from_numpy(D(x.numpy()))"
+            ) from error
+
     def prox(self, v: Tensor, t: Step) -> Tensor:
         self._warn_once()  # it may have been measured since
         with torch.no_grad():
             x = self._images(v)
-            y = self.denoiser(x) if self.sigma is None else self.denoiser(x, self.sigma)
+            y = self._called(x)
         if not isinstance(y, Tensor):
             raise TypeError(f"the denoiser made {type(y).__name__} of a tensor; let it return torch.from_numpy(...)")
         if y.shape != x.shape:

@@ -85,6 +85,11 @@ def check(solver: ADMM, x: Tensor | None = None, seed: int = 0) -> Report:
     >>> theory.check(auto(problem, 100).solver()).verdict("3.1")[:40]
     'Theorem 3.1 says nothing about this run,'
     """
+    if not isinstance(solver, ADMM):
+        raise TypeError(
+            f"the theorems are about a solver, got {type(solver).__name__}; "
+            "make one by ADMM(problem, ...) or auto(problem, budget).solver()"
+        )
     problem = solver.problem
     x = start_of(problem) if x is None else x
     L = mean_square_smoothness(problem.f, x, seed)
