@@ -78,6 +78,7 @@ LOSSES = {
     "poisson": PoissonLoss(DIFFRACTION, PATTERNS, background=0.1),
     "poisson, complex": PoissonLoss(COMPLEX_DIFFRACTION, PATTERNS, background=0.1),
     "ptychography": PtychographyLoss(SCAN, random((N, 3, 2), 9).abs()),
+    "ptychography counts": PtychographyLoss(SCAN, random((N, 3, 2), 9).abs(), dark=0.1),
     "autograd": Autograd(logistic, N),
 }
 

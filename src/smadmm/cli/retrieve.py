@@ -32,13 +32,17 @@ def retrieve(
         typer.Argument(
             metavar="INPUT",
             help="Patterns with masks (NPZ or HDF5: amplitudes or intensities, masks or positions and probe, perhaps "
-            "truth; NPY with --mask-file), or, with --masks, an image to simulate from.",
+            "truth; NPY with --mask-file), a scan of PtyPy (.ptyd) or CXI, or, with --masks, an image to simulate "
+            "from.",
         ),
     ],
     out: ResultFolder,
     masks: Annotated[int | None, typer.Option(help="Simulate patterns of INPUT behind this many masks.")] = None,
     snr: Annotated[float | None, typer.Option(help="Noise of the simulated amplitudes in dB (25).")] = None,
     mask_file: Annotated[str | None, typer.Option(help="NPY file of the masks, n x height x width.")] = None,
+    probe_file: Annotated[
+        str | None, typer.Option(help="Ptychography: the probe, if INPUT has none (NPY, NPZ, HDF5 or .ptyr).")
+    ] = None,
     valid_file: Annotated[
         str | None, typer.Option(help="NPY file, height x width: True (or 1) where the detector measures.")
     ] = None,
@@ -76,13 +80,15 @@ def retrieve(
             raise ArgumentError("{0} is an image: give {masks} NUMBER to simulate patterns, such as 6", path)
         if snr is not None:
             raise ArgumentError("{snr} is the noise of a simulation; add {masks} NUMBER or leave it out")
-        data = read_patterns(path, None if mask_file is None else Path(mask_file), quantity)
+        masked, probed = (None if name is None else Path(name) for name in (mask_file, probe_file))
+        data = read_patterns(path, masked, quantity, probed)
         if valid_file is not None:
             data["valid"] = read_array(Path(valid_file))
     else:
-        if mask_file is not None or quantity is not None or valid_file is not None:
+        if any(given is not None for given in (mask_file, probe_file, quantity, valid_file)):
             raise ArgumentError(
-                "{mask_file}, {quantity} and {valid_file} are for measured patterns; leave them out with {masks}"
+                "{mask_file}, {probe_file}, {quantity} and {valid_file} are for measured patterns; leave them out "
+                "with {masks}"
             )
         data = _simulated(path, masks, SNR if snr is None else snr, seed)
     with resumable():

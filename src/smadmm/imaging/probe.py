@@ -30,7 +30,7 @@ FAINT = 0.05  # of the largest curvature of a probe's pixels
 def redescribed(loss: PtychographyLoss, probe: Tensor, positions: NDArray[np.float64]) -> PtychographyLoss:
     """The loss of the same patterns with another probe or other positions."""
     operator = Ptychography(probe, positions, loss.operator.size)
-    return PtychographyLoss(operator, loss.amplitudes, loss.sampling)
+    return PtychographyLoss(operator, loss.amplitudes, loss.sampling, loss.dark)
 
 
 def scaled_probe(probe: Tensor, amplitudes: Tensor) -> Tensor:

@@ -4,8 +4,10 @@ The error of a fit without prior at a pixel with the light w = 1/n sum_i |P_i|^2
 value, s the noise per amplitude (1/2 of square roots of counts), as phase_fit.py says of masks. s is taken from what
 such a fit leaves at bright pixels of the detector: most others hold no photons and no noise. SMADMM follows with a
 denoiser of real and imaginary part for the level of the mean light and the weight rho = w/2. It begins at the fit, but
-at low counts at the constant 1: such a fit is full of errors that the prior does not take back. Only pixels with light
-are known.
+at low counts at the constant 1: such a fit is full of errors that the prior does not take back. After FIRST iterations
+on amplitudes the loss is the likelihood of counts, which dark pixels of the detector do not bias (losses/
+ptychography.py): from a constant it would be slow, as dark pixels have hardly a gradient. Only pixels with light are
+known.
 
 An unknown probe is a second block (probe.py): passes of rPIE make the fit, and after every ROUND iterations of SMADMM
 the probe, and positions where they are open, take steps of their own. The state of the solver goes on.
@@ -41,6 +43,7 @@ from smadmm.solver import ADMM, State
 from smadmm.xsteps import Metric
 
 FIT, ITERATIONS = 40, 200
+FIRST, DARK = 60, 0.1  # iterations on amplitudes; photons e of the counts' likelihood
 EPOCHS, PASSES = 30, 5  # of rPIE; open positions move after each of so many parts but the first
 ROUND, PROBE_STEPS = 10, 3  # iterations between refinements of the probe; its steps then
 LIT = 0.05  # of the largest light: darker pixels are not judged
@@ -71,7 +74,13 @@ class ScanFit:
 
 def residual_of(loss: PtychographyLoss, x: Tensor) -> float:
     """The root mean square of |A x| - y over all measured amplitudes."""
-    return math.sqrt(2 * loss.n * float(loss.value(x, loss.full())) / max(int((loss.amplitudes >= 0).sum()), 1))
+    amplitudes = _of_counts(loss, 0.0)
+    return math.sqrt(2 * loss.n * float(amplitudes.value(x, loss.full())) / max(int((loss.amplitudes >= 0).sum()), 1))
+
+
+def _of_counts(loss: PtychographyLoss, dark: float) -> PtychographyLoss:
+    """The loss with the likelihood of counts, or with 0 the one of amplitudes."""
+    return PtychographyLoss(loss.operator, loss.amplitudes, loss.sampling, dark)
 
 
 def fit_scan(loss: PtychographyLoss, x: Tensor) -> ScanFit:
@@ -154,16 +163,22 @@ class ScanPlan:
         extent = float(np.quantile(fit.image[fit.lit].abs().cpu().numpy(), 0.999))
         start: Tensor | State = fit.image if level <= NATURAL[0][0] * extent else torch.ones_like(fit.image)
         history = History()
-        blind, last = self.refine_probe or self.refine_positions, self.iterations
-        for end in [*range(ROUND, last, ROUND), last] if blind else [last]:
+        for end in self.ends():
             result = run(self.solver(loss, prior), start, Stop(iterations=end * passes), every=10, objective=False,
                          metrics=_metric(loss, truth, self.refine_probe), callback=still, progress=False)  # fmt: skip
             history, start = _continued(history, result.history), result.state
-            if result.interrupted or end == last:
+            if result.interrupted or end == self.iterations:
                 break
             loss, more = self.refined(loss, result.x)
+            loss = _of_counts(loss, DARK * (2 * fit.noise) ** 2) if end >= FIRST else loss
             visits += more
         return replace(result, history=history), loss, visits
+
+    def ends(self) -> list[int]:
+        """The iterations after which the scan is described anew, and the last one."""
+        blind, last = self.refine_probe or self.refine_positions, self.iterations
+        inner = range(ROUND, last, ROUND) if blind else range(FIRST, min(last, FIRST + 1))
+        return [*inner, last]
 
     def refined(self, loss: PtychographyLoss, x: Tensor) -> tuple[PtychographyLoss, int]:
         """The scan with what is open refined, and what that cost."""
@@ -203,36 +218,45 @@ def retrieve_scan(
     prior = plan.found_prior(loss, fit)
     exact = None if truth is None else torch.from_numpy(np.asarray(truth).astype(np.complex64))
     result, loss, visits = plan.run(loss, fit, prior, exact)
-    size = float(loss.amplitudes[loss.amplitudes >= 0].square().mean().sqrt())
-    told = _doubts(fit, size)
+    told = _doubts(fit, _size(loss))
     for text in told:
         warnings.warn(text, DataWarning, stacklevel=3)
-    row: dict[str, Any] = {"iterations": result.state.k, "sfo": fit.sfo + result.state.sfo + visits,
-                           "sfo_fit": fit.sfo, "relative_noise": fit.noise / size,
-                           "residual": residual_of(loss, result.x) / size,
-                           "residual_fit": fit.residual / size}  # fmt: skip
-    row["stopped"] = "no more change" if result.reason is Reason.CALLBACK else result.reason.value
-    row["seconds"] = time.perf_counter() - begin
+    row = _row(loss, fit, result, visits) | {"seconds": time.perf_counter() - begin}
     quality, pictures = _pictures(fit, result.x, exact, plan.refine_probe)
-    operator = loss.operator
-    settings = {"method": "smadmm", "prior": prior.name, "strength": plan.strength, "seed": plan.seed, "data": quantity,
-                "positions": loss.n, "probe": list(operator.window), "size": list(operator.size), "noise": fit.noise,
-                "refine_probe": plan.refine_probe, "refine_positions": plan.refine_positions,
-                "prior_sigma": prior.sigma, "prior_lipschitz": prior.lipschitz,
-                "total_seconds": row["seconds"]}  # fmt: skip
     return ImageResult(
         verb="Ptychography",
         image=list(pictures.values())[-1].numpy(),
         shown={name: x.abs().float().numpy() for name, x in pictures.items()},
         slices=[row | quality],
         histories=[result.history],
-        settings=settings,
+        settings=_settings(loss, fit, prior, plan) | {"data": quantity, "total_seconds": row["seconds"]},
         warnings=tuple(told),
         interrupted=result.interrupted,
         unit="transmission",
-        probe=operator.probe.numpy(),
-        positions=operator.positions,
+        probe=loss.operator.probe.numpy(),
+        positions=loss.operator.positions,
     )
+
+
+def _size(loss: PtychographyLoss) -> float:
+    """The root mean square of the measured amplitudes."""
+    return float(loss.amplitudes[loss.amplitudes >= 0].square().mean().sqrt())
+
+
+def _row(loss: PtychographyLoss, fit: ScanFit, result: Result, visits: int) -> dict[str, Any]:
+    size = _size(loss)
+    return {"iterations": result.state.k, "sfo": fit.sfo + result.state.sfo + visits, "sfo_fit": fit.sfo,
+            "relative_noise": fit.noise / size, "residual": residual_of(loss, result.x) / size,
+            "residual_fit": fit.residual / size,
+            "stopped": "no more change" if result.reason is Reason.CALLBACK else result.reason.value}  # fmt: skip
+
+
+def _settings(loss: PtychographyLoss, fit: ScanFit, prior: Prior, plan: ScanPlan) -> dict[str, Any]:
+    operator = loss.operator
+    return {"method": "smadmm", "prior": prior.name, "strength": plan.strength, "seed": plan.seed,
+            "positions": loss.n, "probe": list(operator.window), "size": list(operator.size), "noise": fit.noise,
+            "refine_probe": plan.refine_probe, "refine_positions": plan.refine_positions,
+            "prior_sigma": prior.sigma, "prior_lipschitz": prior.lipschitz}  # fmt: skip
 
 
 def _known(loss: PtychographyLoss) -> tuple[PtychographyLoss, ScanFit]:
@@ -271,7 +295,7 @@ def _metric(loss: PtychographyLoss, truth: Tensor | None, blind: bool) -> dict[s
     if truth is not None:
         light = loss.operator.light()
         return {"snr": lambda s: scan_snr(truth, s.answer, light, blind)}
-    size = float(loss.amplitudes[loss.amplitudes >= 0].square().mean().sqrt())
+    size = _size(loss)
     return {"residual": lambda s: residual_of(loss, s.answer) / size}
 
 

@@ -1,9 +1,12 @@
-"""Measured diffraction patterns with their masks, from NPZ, HDF5 or NPY files.
+"""Measured diffraction patterns with their masks, or the positions and the probe of a scan, from files.
 
 NPZ and HDF5 hold `amplitudes` or `intensities` (n x H x W), `masks` (complex, n x H x W) and perhaps the `truth` and
 the detector's `valid` pixels (both H x W); for ptychography `positions` (n x 2, row and column in pixels) and the
 complex `probe` (H x W) in the place of masks. An NPY file holds the patterns alone; the masks are a second NPY
-file. NPY and HDF5 stay on disk and are read as they are drawn.
+file. NPY and HDF5 stay on disk and are read as they are drawn. Scans of PtyPy and CXI are read by coherent.py; a probe
+may come from a file of its own.
+
+Positions are those of the probe's upper left corner, in pixels of the object, whose upper left pixel is (0, 0).
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ import numpy as np
 from smadmm.arguments import ArgumentError
 from smadmm.extras import needs
 from smadmm.imaging.phase import QUANTITIES
+from smadmm.io.coherent import SUFFIXES, read_scan_file
 
-HDF5 = {".h5", ".hdf5"}
+HDF5 = (".h5", ".hdf5", *SUFFIXES)
 
 
 def is_patterns(path: Path) -> bool:
@@ -31,15 +35,22 @@ def is_patterns(path: Path) -> bool:
     return suffix == ".npy" and _opened(path, np.load, mmap_mode="r", allow_pickle=False).ndim == 3
 
 
-def read_patterns(path: Path, masks: Path | None = None, quantity: str | None = None) -> dict[str, Any]:
-    """What `retrieve` needs: patterns, masks, quantity and, where the file holds it, the truth."""
+def read_patterns(
+    path: Path, masks: Path | None = None, quantity: str | None = None, probe: Path | None = None
+) -> dict[str, Any]:
+    """What `retrieve` needs: patterns, masks or positions and probe, quantity and, where the file has it, the truth."""
     found = _content(path, quantity)
     if masks is not None:
         found["masks"] = read_array(masks)
+    if probe is not None:
+        found["probe"] = read_probe(probe)
     kinds = [name for name in QUANTITIES if name in found and quantity in (None, name)]
     if len(kinds) != 1:
         raise ValueError(f"{path} needs one array 'amplitudes' or 'intensities'; it has {sorted(found)}")
     scan: dict[str, Any] = {name: np.asarray(found[name]) for name in ("positions", "probe") if name in found}
+    if "masks" not in found and scan.keys() == {"positions"}:
+        raise ArgumentError("{0} has positions, but no probe; give a first guess by {probe_file} FILE and set "
+                            "{refine_probe}", path)  # fmt: skip
     if "masks" not in found and len(scan) < 2:
         raise ArgumentError("{0} has no array 'masks'; it has {1}, or give {mask_file} MASKS.npy", path, sorted(found))
     parts = {name: np.asarray(found[name]) if name in found else None for name in ("truth", "valid")}
@@ -49,6 +60,14 @@ def read_patterns(path: Path, masks: Path | None = None, quantity: str | None = 
 def read_array(path: Path) -> Any:
     """The array of an NPY file, left on disk."""
     return _opened(path, np.load, mmap_mode="r", allow_pickle=False)
+
+
+def read_probe(path: Path) -> Any:
+    """The probe of an NPY file, of a PtyPy reconstruction, or of an NPZ or HDF5 file that has a `probe`."""
+    found = {"probe": read_array(path)} if path.suffix.lower() == ".npy" else _content(path, None)
+    if "probe" not in found:
+        raise ValueError(f"{path} has no array 'probe'; it has {sorted(found)}")
+    return np.asarray(found["probe"])
 
 
 def _content(path: Path, quantity: str | None) -> dict[str, Any]:
@@ -62,6 +81,9 @@ def _content(path: Path, quantity: str | None) -> dict[str, Any]:
             return dict(archive)
     h5py = needs("h5py", "imaging", "HDF5 files")
     stored = _opened(path, lambda name: h5py.File(name, "r"))
+    if path.suffix.lower() in SUFFIXES:
+        with stored:
+            return read_scan_file(path, stored)
     return {name: value for name, value in stored.items() if isinstance(value, h5py.Dataset)}
 
 
