@@ -115,21 +115,21 @@ def tune(
 ) -> Tuned:
     """Try the points of a grid at the budget that will be judged, and keep the best mean score.
 
-        solver_of(problem, seed=..., **point) makes the solver of a point. `score` is the column of the history whose last
-        value counts, or a function of the result; smaller is better. `points`: try that many, drawn from the grid without
-        repetition, so that methods with grids of different sizes get the same number of runs. A point that diverges, or
-        that `solver_of` refuses by a ValueError, loses to all others and is counted in `Tuned.flags`. `reported` are the
-        seeds that you will report: they are refused here. Where data are held out, tune on other data than you report.
-            Of the answer, `best` is the best point, for `solver_of(problem, seed=..., **tuned.best)`, and `tried` has every
-        point with its score, or with the reason why it was refused.
-            `executor`: a number of processes, or any concurrent.futures.Executor, does the runs in parallel, with the same
-        scores; solvers are sent to it, so the data should be small beside the work.
-    
-        >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
-        >>> def make(problem, seed, eta):
-        ...     return ADMM(problem, SGD(1), rho=1.0, eta=eta, seed=seed)
-        >>> tune(make, {"eta": [3.0, 9.0, 27.0]}, problem, budget=300).runs
-        6
+    solver_of(problem, seed=..., **point) makes the solver of a point. `score` is the column of the history whose last
+    value counts, or a function of the result; smaller is better. `points`: try that many, drawn from the grid without
+    repetition, so that methods with grids of different sizes get the same number of runs. A point that diverges, or
+    that `solver_of` refuses by a ValueError, loses to all others and is counted in `Tuned.flags`. `reported` are the
+    seeds that you will report: they are refused here. Where data are held out, tune on other data than you report.
+        Of the answer, `best` is the best point, for `solver_of(problem, seed=..., **tuned.best)`, and `tried` has every
+    point with its score, or with the reason why it was refused.
+        `executor`: a number of processes, or any concurrent.futures.Executor, does the runs in parallel, with the same
+    scores; solvers are sent to it, so the data should be small beside the work.
+
+    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
+    >>> def make(problem, seed, eta):
+    ...     return ADMM(problem, SGD(1), rho=1.0, eta=eta, seed=seed)
+    >>> tune(make, {"eta": [3.0, 9.0, 27.0]}, problem, budget=300).runs
+    6
     """
     refuse_seen(seeds, reported)
     every = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
