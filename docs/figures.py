@@ -52,9 +52,9 @@ def with_interval(gap, digits, sign=""):
     return f"{gap.mean:{sign}.{digits}f}{half}"
 
 
-def ct(methods, batch, digits, sign="", equal="iterations", decibel=50.0):
-    """dB at 180 views; slices of one seed are one unit."""
-    rows = some(stored("ct-180")["rows"], decibel=decibel, batch=batch)
+def ct(methods, batch, digits, sign="", equal="iterations", decibel=50.0, views=180):
+    """dB; slices of one seed are one unit."""
+    rows = some(stored(f"ct-{views}")["rows"], decibel=decibel, batch=batch)
     rows = [row for row in rows if row["equal"] == equal or row["method"] == "sadmm"]  # whose SFO are the budget
     return with_interval(difference(rows, methods, "snr", ("slice", "seed"), "seed"), digits, sign)
 
@@ -114,6 +114,8 @@ KEYS = {
     "ct.momentum": lambda: ct(("smadmm", "sadmm"), 5, 2, "+"),
     "ct.momentum-noisy": lambda: ct(("smadmm", "sadmm"), 10, 2, decibel=35.0),
     "ct.momentum-sfo": lambda: ct(("smadmm", "sadmm"), 5, 2, equal="sfo"),
+    "ct.momentum-120": lambda: ct(("smadmm", "sadmm"), 5, 2, "+", views=120),
+    "ct.conditioning-120": lambda: ct(("default", "smadmm"), 5, 1, views=120),
     "ct.spider": lambda: ct(("spider", "sadmm"), 5, 2),
     "ct.asvrg": lambda: ct(("asvrg", "sadmm"), 5, 2),
     "ct.conditioning-5": lambda: ct(("default", "smadmm"), 5, 1),
