@@ -116,16 +116,16 @@ def reconstruct(
     curved: Annotated[bool, typer.Option("--curved", help="Fan: detectors on an arc around the source.")] = False,
     center: Annotated[
         float | None,
-        typer.Option(help="Axis of rotation, in detectors off the middle; else that of the file, or as the data say."),
+        typer.Option(
+            help="Axis of rotation, in detectors off the middle; by default from INPUT, or found in the data."
+        ),
     ] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Take the data as they are: nothing is inspected or repaired.")
     ] = False,
     without: Annotated[
         list[str] | None,
-        typer.Option(
-            help=f"A repair that is not to be done (can be repeated): {', '.join(REPAIRS)}.", metavar="REPAIR"
-        ),
+        typer.Option(help=f"Skip this repair (can be repeated): {', '.join(REPAIRS)}.", metavar="REPAIR"),
     ] = None,
     method: MethodName = "smadmm",
     prior: PriorName = "auto",

@@ -44,7 +44,7 @@ LOCAL = 5  # pixels
 
 @dataclass(frozen=True)
 class Trust:
-    """What speaks for an image: views it was not made from, and how much of it two priors agree on.
+    """How far to trust an image: views that were left out of it, and how far two priors agree on it.
 
     `held_out` has the relative error at views that were left out, by prior and for "FBP" and "CGLS"; `differs` is the
     local difference between the images of two priors, in the image's unit, small where the data decide.
