@@ -1,8 +1,8 @@
 """
-What speaks for an image
-========================
+How far to trust an image
+=========================
 
-See how well a reconstruction predicts views that it was not made from, and where the image rests on its prior.
+See how well a reconstruction predicts views that were left out, and where the image depends on its prior.
 """
 
 import matplotlib.pyplot as plt

@@ -178,6 +178,24 @@ def test_tables_have_names_words_and_missing_values(files, here):
     assert code == 2 and "neither a table" in error and error.strip().isprintable()
 
 
+def test_a_model_is_kept_and_a_pipeline_gets_a_sentence(tmp_path):
+    """Three classes through a file; what cannot be kept as plain arrays is refused before anything is written."""
+    from sklearn.pipeline import make_pipeline
+
+    from smadmm.io.models import load_model, save_model
+    from smadmm.learn import GraphGuidedClassifier
+
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((90, 3)), np.repeat(["a", "b", "c"], 30)
+    model = GraphGuidedClassifier(graph="chain").fit(X, y)
+    save_model(tmp_path / "m.npz", model)
+    np.testing.assert_array_equal(load_model(tmp_path / "m.npz").predict_proba(X), model.predict_proba(X))
+    for wrong in (make_pipeline(model), GraphGuidedClassifier()):
+        with pytest.raises(TypeError, match="keeps a fitted GraphGuidedClassifier, got"):
+            save_model(tmp_path / "w.npz", wrong)
+    assert not (tmp_path / "w.npz").exists()
+
+
 def test_tables_to_predict_may_differ_from_the_training_table(files, here):
     """Other words are told, gaps get the mean of the training data, and a lost column is never taken for zeros."""
     rng = np.random.default_rng(1)

@@ -18,6 +18,7 @@ from smadmm.imaging.preconditioner import NewtonStep
 from smadmm.imaging.result import DataWarning
 from smadmm.imaging.sinograms import noise_gain
 from smadmm.io.phantoms import abdomen_image
+from smadmm.io.sinogram import read_sinogram
 from smadmm.losses import Tomography
 from smadmm.operators import FanBeam, Radon, hann, ramp
 from smadmm.operators.fan import kernels
@@ -385,6 +386,12 @@ def test_the_command_reads_fans(tmp_path):
             command(tmp_path / name, "--out", tmp_path / f"{name}.out", "--iterations", 2, "--quiet", *options) is None
         )
         np.testing.assert_allclose(np.load(tmp_path / f"{name}.out" / "image.npy"), expected, atol=1e-6)
+    scan = read_sinogram(tmp_path / "b.mat")  # in Python: the same image by the geometry of the file
+    found = reconstruct(scan[0], scan.degrees, geometry=scan.beam, iterations=2).image
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert "fan beam (source to axis 200 mm, source to detector 280 mm), as the file says" in scan.notes
+    assert repr(scan).startswith(f"Sinogram(1 x {len(degrees)} views x") and len(repr(scan)) < 150
+    assert read_sinogram(tmp_path / "a.npz").beam is None
     out = ("--out", tmp_path / "no")
     assert "fan beam without a known --pitch; give it" in command(tmp_path / "a.npz", *out, *told[:6])
     assert "leave them out with --geometry parallel" in command(

@@ -88,7 +88,7 @@ def test_what_no_image_explains_is_part_of_the_noise():
         wrong = smadmm.reconstruct(drifting, ANGLES, size=SIZE, center=0)
     assert right.trust.misfit == 0 and wrong.trust.misfit == pytest.approx(0.1, abs=0.03)
     assert wrong.slices[0]["relative_noise"] > 3 * wrong.slices[0]["measured_noise"]
-    assert any("no image fits better than to" in note for note in wrong.notes)
+    assert any("no image fits the data to better than" in note for note in wrong.notes)
 
 
 def test_a_variance_of_all_rays_is_added_to_their_own():

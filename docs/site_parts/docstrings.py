@@ -38,5 +38,11 @@ def process(app, what, name, obj, options, lines):
     lines[:] = list(readable(lines))
 
 
+def skip(app, what, name, obj, skipped, options):
+    """scikit-learn adds its own pages of metadata routing to every estimator; they hid what is ours."""
+    return True if re.fullmatch(r"set_\w+_request", name) else None
+
+
 def setup(app):
     app.connect("autodoc-process-docstring", process)
+    app.connect("autodoc-skip-member", skip)

@@ -193,7 +193,8 @@ class Penalty(Prox):
 
 def _refuse_kind(name: str, value: object, kind: type, cure: str) -> None:
     if not isinstance(value, kind):
-        raise TypeError(f"{name} must be a {kind.__name__}, got {type(value).__name__}; {cure}")
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise TypeError(f"{name} must be {article} {kind.__name__}, got {type(value).__name__}; {cure}")
 
 
 def _refuse_mismatch(first: str, a: object, second: str, b: object) -> None:

@@ -171,7 +171,7 @@ def start_of(problem: Problem) -> Tensor:
     """Zeros of the shape and dtype of x."""
     shape = problem.f.shape or problem.A.in_shape
     if shape is None:
-        raise ValueError("the problem does not tell the shape of x; give a point x")
+        raise ValueError("the problem does not tell the shape of x; give a point x, such as x=torch.zeros(n)")
     return torch.zeros(shape, dtype=problem.f.dtype or problem.A.dtype or torch.get_default_dtype())
 
 

@@ -41,7 +41,8 @@ Dark = Annotated[
     str | None, typer.Option("--dark", help="File of the counts without the beam (dark field); needs --flat.")
 ]
 Air = Annotated[
-    float | None, typer.Option("--air", help="INPUT holds raw counts, an unattenuated ray this many.", metavar="COUNTS")
+    float | None,
+    typer.Option("--air", help="Counts of an unattenuated ray, if INPUT holds raw counts.", metavar="COUNTS"),
 ]
 ArrayName = Annotated[str | None, typer.Option("--array", help="Which array of INPUT, where it holds several.")]
 AxisOrder = Annotated[

@@ -116,16 +116,16 @@ def reconstruct(
     curved: Annotated[bool, typer.Option("--curved", help="Fan: detectors on an arc around the source.")] = False,
     center: Annotated[
         float | None,
-        typer.Option(help="Axis of rotation, in detectors off the middle; else that of the file, or as the data say."),
+        typer.Option(
+            help="Axis of rotation, in detectors off the middle; by default from INPUT, or found in the data."
+        ),
     ] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Take the data as they are: nothing is inspected or repaired.")
     ] = False,
     without: Annotated[
         list[str] | None,
-        typer.Option(
-            help=f"A repair that is not to be done (can be repeated): {', '.join(REPAIRS)}.", metavar="REPAIR"
-        ),
+        typer.Option(help=f"Skip this repair (can be repeated): {', '.join(REPAIRS)}.", metavar="REPAIR"),
     ] = None,
     method: MethodName = "smadmm",
     prior: PriorName = "auto",
@@ -268,14 +268,11 @@ def _beam(found: Sinogram, asked: str | None, lengths: Mapping[str, float | None
     if len(found) > 1 and not wanted:
         cure = "add {geometry} fan to take every slice for a fan, which is right in the middle of the cone alone"
         raise ScanError(found.path, f"is a volume with a {told}: a cone beam", cure)
-    known = {"source_to_axis": told.source_to_axis, "source_to_detector": told.source_to_detector,
-             "pitch": told.spacing}  # fmt: skip
-    known = {name: known[name] if value is None else value for name, value in lengths.items()}
-    for name, value in known.items():
-        if not value:
-            raise ArgumentError("{0} is a fan beam without a known {" + name + "}; give it, in mm", found.path)
-    sizes = {name: abs(value) for name, value in known.items() if value}
-    return FanGeometry(**sizes, curved=curved, unit=told.unit or "mm")
+    fan = Fan(
+        lengths["source_to_axis"] or told.source_to_axis, lengths["source_to_detector"] or told.source_to_detector,
+        lengths["pitch"] or told.spacing, told.unit,
+    )  # fmt: skip
+    return fan.beam(found.path, curved)
 
 
 def _refuse_measured(**options: Any) -> None:

@@ -200,8 +200,8 @@ def _warn_of_bytes(x: Tensor) -> None:
         return
     if BYTES[0] < mean <= BYTES[1]:
         warnings.warn(
-            f"a denoiser takes images in [0, 1], got a mean of {mean:.4g}; divide images of 0..255 by 255",
-            stacklevel=3,
+            f"a denoiser takes images in [0, 1], got a mean of {mean:.1g}; divide images of 0..255 by 255",
+            stacklevel=3,  # the mean has one digit, since Python shows a text once and iterations differ little
         )
 
 

@@ -63,7 +63,10 @@ ITERATIONS = 30
 OPAQUE = 20.0  # no detector sees photons behind such an attenuation
 MOST_BAD = 0.2  # share of rays that may be not finite
 MANY_VIEWS = 12  # from here on angles that all lie below 2 pi are suspicious
-WRONG_SIGN = "the sinogram is negative as a whole; line integrals are -log(I/I0): turn its sign if that is wrong"
+WRONG_SIGN = (
+    "the sinogram is negative as a whole; line integrals are -log(I/I0): if it holds counts, take -log(counts / air), "
+    "or turn its sign if that is wrong"
+)
 RADIANS = "all {0} angles lie below 2 pi: they are taken as degrees; convert radians by numpy.rad2deg"
 
 

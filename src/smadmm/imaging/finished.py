@@ -39,7 +39,8 @@ LARGE_RESIDUAL = 0.1  # a relative residual that wants an explanation
 SMALL_RESIDUAL = 0.005  # the same, where views do not agree with each other
 BAD_FIT = (
     "the image explains the sinogram badly; check the angles, their unit and sense, which axis counts the views, "
-    "the axis of rotation, and that values are line integrals -log(I/I0), not counts"
+    "the axis of rotation, whether the beam is parallel or a fan, and that values are line integrals -log(I/I0), "
+    "not counts"
 )
 
 Array = NDArray[np.float32]

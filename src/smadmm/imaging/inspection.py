@@ -299,7 +299,9 @@ def repaired(b: NDArray[Any], survey: Survey, off: frozenset[str]) -> Inspection
         noise = min(noise, wedge_noise(fill.astype(np.float64), survey.angles, survey.center))
     if law is not None:
         weights *= law
-        text = f"noise grows with the value, by {1 / float(law.min()):.0f} in variance; rays are weighted by it"
+        text = (
+            f"noise grows with the value, its variance {1 / float(law.min()):.0f}-fold; rays are weighted accordingly"
+        )
         findings.append(Finding("noise", text, False))
     plain = bool((weights == 1).all())
     return Inspection(survey.angles, survey.center, survey.center_error, survey.width, prepared=fill,
@@ -315,7 +317,9 @@ def _without_offset(b: NDArray[np.float32], off: frozenset[str]) -> tuple[NDArra
     alike = abs(float(np.median(air.left) - np.median(air.right))) < max(noise, 0.2 * abs(level))
     if "air" in off or not (steady and alike) or abs(level) < max(noise, 0.003 * abs(top)):
         return b, []
-    return b - np.float32(level), [Finding("air", f"air is at {level:.3g} instead of zero; taken off all rays", True)]
+    return b - np.float32(level), [
+        Finding("air", f"air is at {level:.3g} instead of zero; subtracted from all rays", True)
+    ]
 
 
 class _Rough(NamedTuple):
@@ -414,17 +418,15 @@ def _told(
 ) -> list[Finding]:
     findings = []
     if dead.any():
-        findings.append(
-            Finding("detectors", f"{_numbered('detector', dead)} without use (dead or hot): no weight", True)
-        )
+        findings.append(Finding("detectors", f"{_numbered('detector', dead)} dead or hot: no weight", True))
     if lost.any():
         findings.append(Finding("views", f"{_numbered('view', lost)} not like the others: no weight", True))
     if wrong:
         rays = "1 ray stands" if wrong == 1 else f"{wrong} rays stand"
-        findings.append(Finding("rays", f"{rays} out of all around: no weight", True))
+        findings.append(Finding("rays", f"{rays} out from all their neighbours: no weight", True))
     if taken.any():
         size = float(np.sqrt((taken[taken != 0] ** 2).mean()))
-        findings.append(Finding("stripes", f"detectors differ by {size:.2g} (rms), which makes rings: taken off", True))
+        findings.append(Finding("stripes", f"detectors differ by {size:.2g} (rms), which makes rings: corrected", True))
     if negative:
         findings.append(Finding("negative", "the image has values below zero; they are allowed", False))
     return findings

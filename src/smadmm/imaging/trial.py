@@ -44,7 +44,7 @@ LOCAL = 5  # pixels
 
 @dataclass(frozen=True)
 class Trust:
-    """What speaks for an image: views it was not made from, and how much of it two priors agree on.
+    """How far to trust an image: views that were left out of it, and how far two priors agree on it.
 
     `held_out` has the relative error at views that were left out, by prior and for "FBP" and "CGLS"; `differs` is the
     local difference between the images of two priors, in the image's unit, small where the data decide.
@@ -65,15 +65,15 @@ class Trust:
 
     def __str__(self) -> str:
         others = ", ".join(f"{name} {error:.2%}" for name, error in self.held_out.items() if name != self.prior)
-        return f"{self.views} views left out: predicted to {self.held_out[self.prior]:.2%} ({others})"
+        return f"{self.views} views left out: predicted to {self.held_out[self.prior]:.2%} by {self.prior} ({others})"
 
     def notes(self) -> list[str]:
         """What there is to tell."""
         told = [str(self)]
         if self.misfit:
             told.append(
-                f"no image fits better than to {self.misfit:.2%} (drift, scatter, hardening?); taken as part of the "
-                "noise of all rays"
+                f"no image fits the data to better than {self.misfit:.2%} (drift, scatter, beam hardening?); this "
+                "counts as noise of all rays"
             )
         if self.strength != 1:
             told.append(f"the prior did not help to predict views: its strength is {self.strength:g} times the usual")

@@ -87,7 +87,7 @@ def from_counts(counts: Sinogram, flat: Field | str, dark: Field | str | None) -
     full, beam = float(np.median((light - no_light)[~dead])), np.where(dead, 1.0, light - no_light)
     photons = None if scatter is None else _photons(scatter[~dead], (light - no_light)[~dead])
     note = f"counts divided by a flat field of {full:.4g} counts above the dark field"
-    note += "" if photons is None else f", whose frames scatter as {photons:.3g} photons do"
+    note += "" if photons is None else f", whose noise is that of {photons:.3g} photons"
     notes, lost = (*counts.notes, note), None
     if dead.any():
         slices = counts.axes[0]

@@ -12,8 +12,8 @@ import numpy as np
 from smadmm.io.files import atomic_write
 from smadmm.io.limits import load_npz
 from smadmm.io.scan import readable
+from smadmm.learn import GraphGuidedClassifier, GraphGuidedClassifierCV
 from smadmm.learn.chunks import OnlineFit
-from smadmm.learn.classifier import GraphGuidedClassifier
 from smadmm.learn.graphs import Rows
 from smadmm.learn.standard import Standard
 
@@ -22,6 +22,11 @@ FORMAT = "smadmm classifier 2"
 
 def save_model(path: str | os.PathLike[str], model: GraphGuidedClassifier) -> None:
     """Write what prediction, drawing and partial_fit need: classes, coefficients in both units, alpha, names, graph."""
+    if not isinstance(model, GraphGuidedClassifier | GraphGuidedClassifierCV) or not hasattr(model, "coef_"):
+        raise TypeError(
+            f"save_model keeps a fitted GraphGuidedClassifier, got {type(model).__name__}; of a pipeline, save the "
+            "last step, or keep the whole pipeline with joblib.dump"
+        )
     G, standard = model.graph_, model._standard
     names = getattr(model, "feature_names_in_", np.empty(0))
     buffer = io.BytesIO()

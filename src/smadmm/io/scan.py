@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smadmm.arguments import ArgumentError
+from smadmm.operators.fan import FanGeometry
 
 BLOCK = 2**28  # bytes of slices that are read together, where slices lie across what is stored
 BENT = 0.5  # detectors
@@ -93,6 +94,16 @@ class Fan:
         if not self.source_to_detector or not self.spacing:
             return math.inf
         return (detectors / 2) ** 2 * self.spacing / abs(self.source_to_detector)
+
+    def beam(self, path: Path, curved: bool = False) -> FanGeometry:
+        """The geometry of a reconstruction; a length that is not told is asked for."""
+        lengths = {"source_to_axis": self.source_to_axis, "source_to_detector": self.source_to_detector,
+                   "pitch": self.spacing}  # fmt: skip
+        for name, value in lengths.items():
+            if not value:
+                raise ArgumentError("{0} is a fan beam without a known {" + name + "}; give it, in mm", path)
+        sizes = {name: abs(value) for name, value in lengths.items() if value}
+        return FanGeometry(**sizes, curved=curved, unit=self.unit or "mm")
 
     def __str__(self) -> str:
         told = {"source to axis": self.source_to_axis, "source to detector": self.source_to_detector}
@@ -240,6 +251,16 @@ class Sinogram:
         if views > detectors:
             stored = stored.T if isinstance(stored, np.ndarray) else np.asarray(stored).T
         return stored if self.chosen is None else stored[self.chosen]
+
+    @property
+    def beam(self) -> FanGeometry | None:
+        """The fan that the file tells of, for smadmm.reconstruct(..., geometry=scan.beam); None: parallel rays."""
+        return None if self.geometry is None else self.geometry.beam(self.path)
+
+    def __repr__(self) -> str:
+        slices, views, detectors = self.shape
+        fan = "" if self.geometry is None else f", {self.geometry}"
+        return f"Sinogram({slices} x {views} views x {detectors} detectors of {self.path.name or 'an array'}{fan})"
 
     def evenly(self, views: int) -> Sinogram:
         """The same with some of its views, evenly chosen."""

@@ -153,9 +153,10 @@ def _sinogram(
         raise ScanError(path, f"has {views} projections, but there are {len(given)} angles", NO_ANGLES)
     degrees, said = in_degrees(given, found.unit if unit == "auto" else unit)
     fan, notes = found.geometry, (said, _orientation(shape, axes), *found.notes)
-    if fan is not None and (bend := fan.bend(shape[axes[2]])) < BENT:
-        notes = (*notes, f"{fan}: its rays are parallel within {bend:.2g} detectors")
-        fan = None
+    if fan is not None:
+        bend = fan.bend(shape[axes[2]])
+        nearly = f": its rays are parallel within {bend:.2g} detectors" if bend < BENT else ", as the file says"
+        notes, fan = (*notes, f"{fan}{nearly}"), None if bend < BENT else fan
     on_disk = len(shape) == 3 and not isinstance(stored, np.ndarray)
     return Sinogram(
         Blocks(stored, axes[0] or 0) if on_disk else stored, axes, degrees, notes,
@@ -215,4 +216,6 @@ def _spread(values: NDArray[np.float64]) -> float:
 
 def _orientation(shape: tuple[int, ...], axes: tuple[int | None, int, int]) -> str:
     names = {axes[1]: "views", axes[2]: "detectors"} | ({} if axes[0] is None else {axes[0]: "slices"})
-    return "the sinogram is " + " x ".join(f"{shape[axis]} {names[axis]}" for axis in range(len(shape)))
+    return "the sinogram is " + " x ".join(
+        f"{shape[axis]} {names[axis].removesuffix('s' * (shape[axis] == 1))}" for axis in range(len(shape))
+    )

@@ -228,7 +228,7 @@ def _evidence(result: ImageResult) -> list[Part]:
         alt = "the residual sinogram, gray where the image explains the data"
         picture = Picture(gray(result.residual, (low, high)), alt, words, "Residual sinogram b - Ax")
         parts.append(Row([picture]))
-    return [Heading("What speaks for the image"), *parts] if parts else []
+    return [Heading("How far to trust the image"), *parts] if parts else []
 
 
 def _curves(result: ImageResult, *columns: str) -> list[Curves]:
