@@ -6,8 +6,8 @@ Every rank draws the same batch S, a function of (seed, k), and holds the same s
 computed by all alike. So a gradient costs one sum over all ranks, of the size of x, and a run of many ranks is the run
 of one up to rounding: it has the same checkpoint, which rank 0 writes, and may go on with another number of ranks.
 
-Processes become ranks when `sharded` is called first; from then on `run` is something they do together. One process
-alone is never a rank and pays nothing.
+Processes become ranks when `sharded` or `join` is called first; from then on `run` is something they do together. One
+process alone is never a rank and pays nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from smadmm.operators.linear import Shape
 from smadmm.problem import Batch, FiniteSum, Loss
 from smadmm.sampling import Rng
 
-__all__ = ["RankLost", "place", "sharded"]
+__all__ = ["RankLost", "join", "place", "sharded"]
 
 DIGEST = 6  # bytes of the hash of x that ranks compare
 PATIENCE = 60.0  # seconds that ranks are given to start, at least
@@ -63,7 +63,13 @@ def place() -> tuple[int, int]:
 
 
 def join() -> tuple[int, int]:
-    """Join the processes that torchrun started, if it did; returns this one's place."""
+    """Join the processes that torchrun started, if it did; returns this one's place.
+
+    `sharded` does so itself. Call it before `smadmm.reconstruct`, to have the views of one image shared out.
+
+    >>> smadmm.distributed.join()
+    (0, 1)
+    """
     env = os.environ
     if _PLACE[0][1] > 1 or int(env.get("WORLD_SIZE", "1")) == 1:
         return _PLACE[0]
@@ -184,7 +190,7 @@ def from_first(action: Callable[[], bytes]) -> bytes:
         raise failure
     told = data.numpy().tobytes()
     if header[1]:
-        raise RuntimeError(f"rank 0 stopped: {told.decode()}")
+        raise ValueError(f"rank 0 stopped: {told.decode()}")
     return told
 
 
@@ -234,6 +240,11 @@ def sharded(part: Any, own: bool = False, reach: int | None = None) -> Any:
     if join()[1] == 1:
         return part
     return (StepInStrips if hasattr(part, "potential") else Strips)(part, *_reach(part, reach))
+
+
+def if_joined(part: Any) -> Any:
+    """Shared out among ranks where this process is one of several."""
+    return sharded(part) if place()[1] > 1 else part
 
 
 class Sharded(FiniteSum):
