@@ -52,7 +52,7 @@ def shard(X, y):
 def glm(f, estimator, **options):
     solver = ADMM(Problem(f, L1(0.01), CHAIN), estimator, rho=1.0, eta=8.0, seed=3)
     start = torch.zeros(D, dtype=f.dtype)
-    return run(solver, start, Stop(iterations=20), every=10, certify=True, progress=False, **options)
+    return run(solver, start, Stop(iterations=12), every=6, certify=True, progress=False, **options)
 
 
 def history(result):

@@ -88,26 +88,19 @@ def test_what_stops_one_rank_stops_all(three):
 
 
 @pytest.mark.command
-def test_a_run_goes_on_with_other_ranks(two):
-    """2 -> 1 -> 2 ranks; a checkpoint of shards is one of the data as a whole, too."""
-    _, folder = two
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_run_goes_on_with_other_ranks_also_when_one_is_killed(two):
+    """Checkpoints of 2 -> 1 -> 2 ranks, of shards, too; then a rank is killed with -9, and torchrun starts all again.
+
+    They find each other and end with the bits of an undisturbed run.
+    """
+    undisturbed, folder = two
     assert [smadmm.checkpoint.load(folder / f"leg-{own}")[0].k for own in (False, True)] == [10, 10]
     assert len(dict(ranks.leg(folder / "out.npz", 20))) == 2  # in this process
-    last = spawn(2, "leg30", folder / "last.npz")
-    start, stop = torch.zeros(7).double(), smadmm.Stop(iterations=30)
-    expected = smadmm.run(ranks.solver_of(), start, stop, progress=False).x.numpy()
-    for own in (False, True):
-        assert np.abs(last[f"leg {own}"] - expected).max() < 1e-12
-
-
-@pytest.mark.command
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_a_killed_rank_costs_a_restart(two, tmp_path):
-    """Killed with -9: torchrun starts all again, they find each other and end with the bits of an undisturbed run."""
-    out = tmp_path / "out.npz"
+    out = folder / "again.npz"
     options = ["--standalone", "--nproc-per-node=2", "--max-restarts=2", "--monitor-interval=0.1"]
     env = os.environ | {"SMADMM_TIMEOUT": "5", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", *options, str(SCRIPT), "long", str(out)]
+    command = [sys.executable, "-m", "torch.distributed.run", *options, str(SCRIPT), "leg30,long", str(out)]
     running = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     pid, checkpoint = out.with_suffix(".pid"), out.with_suffix(".long")
     deadline = time.monotonic() + 60
@@ -117,7 +110,12 @@ def test_a_killed_rank_costs_a_restart(two, tmp_path):
     os.kill(int(pid.read_text()), signal.SIGKILL)
     _, told = running.communicate(timeout=60)
     assert running.returncode == 0, told
-    assert np.array_equal(np.load(out)["long"], two[0]["long"])
+    found = np.load(out)
+    assert np.array_equal(found["long"], undisturbed["long"])
+    start, stop = torch.zeros(7).double(), smadmm.Stop(iterations=30)
+    expected = smadmm.run(ranks.solver_of(), start, stop, progress=False).x.numpy()
+    for own in (False, True):
+        assert np.abs(found[f"leg {own}"] - expected).max() < 1e-12
 
 
 @pytest.mark.command
