@@ -4,7 +4,7 @@ BIN := .venv/bin
 # one thread per process: small tensors are several times slower with more
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo check test coverage test-browser test-peers mutants bench benchopt lint clean
+.PHONY: venv demo check test coverage test-browser test-peers mutants faults bench benchopt lint clean
 # the tests of a developer's minute
 FAST := not slow and not command and not browser
 
@@ -65,6 +65,14 @@ test-peers: .venv-peers/.ready  ## tests of other libraries on our parts, in an 
 mutants: venv  ## known errors put into a copy of src one by one: for each a test must fail
 	$(BIN)/python tests/mutants.py
 
+faults: venv  ## ranks that are killed and, as root, cables that are cut: each must end with the right answer
+	$(BIN)/python tests/faults.py kill 20
+	$(BIN)/python tests/faults.py cable 5
+
+bench-stream: venv  ## ten million rows of Parquet, killed three times; installs pyarrow
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pyarrow
+	$(BIN)/python benchmarks/row_stream.py
+
 bench: venv  ## figures against peers, as ratios in one run
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/classification.py
@@ -72,6 +80,7 @@ bench: venv  ## figures against peers, as ratios in one run
 	$(BIN)/python benchmarks/fan.py
 	$(BIN)/python benchmarks/phase.py
 	$(BIN)/python benchmarks/priors.py
+	$(BIN)/python benchmarks/ranks.py
 
 benchopt: venv  ## the benchopt benchmarks: their tests, and a small run whose tables go into docs/results/benchopt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[bench]"

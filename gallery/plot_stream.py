@@ -2,13 +2,16 @@
 Learning from a stream
 ======================
 
-Solve a problem whose samples pass by once and are never stored, and know how far you are from a solution without ever
-seeing a full gradient.
+Solve a problem whose samples pass by once and are never stored, know how far you are from a solution without ever
+seeing a full gradient, and go on after a kill at the very sample where the run stood.
 """
+
+from pathlib import Path
+from tempfile import mkdtemp
 
 import matplotlib.pyplot as plt
 import torch
-from torch.nn.functional import softplus
+from torch.nn.functional import cosine_similarity, softplus
 
 from smadmm import ADMM, SGD, Power, Problem, Stop, Storm, run
 from smadmm.losses import Stream
@@ -19,41 +22,36 @@ truth = torch.zeros(60)
 truth[10:25], truth[35:50] = 1.0, -0.5
 
 
-def arriving(seed=0):
-    """An endless source: chunks of 100 samples with noisy labels, as a sensor or a DataLoader gives them."""
-    rng = torch.Generator().manual_seed(seed)
-    while True:
-        X = torch.randn(100, 60, generator=rng)
-        yield X, torch.sign(X @ truth + torch.randn(100, generator=rng))
+class Readings:
+    """An endless source that can begin anywhere: `start(sample)` gives chunks of 100 readings with noisy labels."""
+
+    def start(self, sample):
+        for chunk in range(sample // 100, 10**9):
+            rng, first = torch.Generator().manual_seed(chunk), max(0, sample - 100 * chunk)
+            X = torch.randn(100, 60, generator=rng)
+            yield X[first:], torch.sign(X @ truth + torch.randn(100, generator=rng))[first:]
 
 
-def loss(x, batch):
-    X, labels = batch
-    return softplus(-labels * (X @ x)).mean()
-
-
-def error(state):
-    """One minus the cosine of the angle to the truth: labels tell a direction only."""
-    return 1 - float(torch.nn.functional.cosine_similarity(state.x, truth, dim=0))
-
-
-chain = EdgeDifferences([(i, i + 1) for i in range(59)], 60)
-fig, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
-fig.suptitle(
-    "60,000 gradients on samples that are seen once: distance to stationarity, error, and the coefficients at the end"
-)
-for name, estimator in (("SADMM", SGD(20)), ("SMADMM", Storm(20, Power(2.0, -2 / 3)))):
-    problem = Problem(Stream(loss, arriving()), L1(1e-3), chain)
+def learn(estimator, iterations, **options):
+    stream = Stream(lambda x, batch: softplus(-batch[1] * (batch[0] @ x)).mean(), Readings())
+    problem = Problem(stream, L1(1e-3), EdgeDifferences([(i, i + 1) for i in range(59)], 60))
+    options |= {"metrics": {"error": lambda s: 1 - float(cosine_similarity(s.x, truth, dim=0))}, "every": 50}
     solver = ADMM(problem, estimator, rho=0.5, eta=Power(2.0, 1 / 3))
-    stop = Stop(iterations=3000 if name == "SADMM" else 1500)  # SMADMM takes two gradients per sample
-    result = run(solver, torch.zeros(60), stop, every=50, metrics={"error": error}, certify=True, certify_sample=6400)
-    print(f"{name:7s} {result}")
-    for ax, column in zip(axes, ("certificate", "error"), strict=False):
-        result.history.plot(column, "sfo", ax, label=name)
-        ax.set(yscale="log", xlabel="sample gradients", ylabel=column)
-    axes[2].plot(result.x / result.x.abs().max(), label=name)
+    return run(solver, torch.zeros(60), Stop(iterations=iterations), certify=True, certify_sample=6400, **options)
+
+
+momentum, file = Storm(20, Power(2.0, -2 / 3)), Path(mkdtemp()) / "stream.checkpoint"
+results = {"SADMM": learn(SGD(20), 3000), "SMADMM": learn(momentum, 1500)}  # the same number of sample gradients
+learn(momentum, 700, checkpoint=file)  # stopped here, or killed
+resumed = learn(momentum, 1500, checkpoint=file, resume=True)
+same = "the same bits" if torch.equal(resumed.x, results["SMADMM"].x) else "other bits"
+fig, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
+fig.suptitle(f"60,000 gradients on samples that are seen once; stopped after 700 iterations and resumed: {same}")
 axes[2].plot(truth, "k--", linewidth=1, label="truth")
+for name, result in results.items():
+    for ax, column in zip(axes, ("certificate", "error"), strict=False):
+        result.history.plot(column, "sfo", ax).set(yscale="log", xlabel="sample gradients")
+    axes[2].plot(result.x / result.x.abs().max(), label=name)
 axes[2].set(xlabel="coefficient", title="largest scaled to 1")
-axes[0].legend()
 axes[2].legend()
 plt.show()

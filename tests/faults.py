@@ -37,7 +37,9 @@ def until(out, k, running, seconds=120):
     checkpoint, deadline = out.with_suffix(".long"), time.monotonic() + seconds
     while not (checkpoint.exists() and smadmm.checkpoint.load(checkpoint)[0].k >= k):
         if time.monotonic() > deadline or any(process.poll() is not None for process in running):
-            raise RuntimeError("the run did not get there")
+            for process in running:
+                process.terminate()
+            raise RuntimeError("\n".join(process.communicate()[1] for process in running))
         time.sleep(0.05)
 
 
@@ -77,8 +79,9 @@ def cable(folder, expected, rng):
                 ip("-n", name, "link", "set", device, "up")
         join = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=10.77.0.1:29577"]
         env = ENV | {"GLOO_SOCKET_IFNAME": "smadmm0", "TP_SOCKET_IFNAME": "smadmm0"}
-        where = {a: "--local-addr=10.77.0.1", b: "--local-addr=10.77.0.2"}
-        running = [started([*join, where[name]], out, ["ip", "netns", "exec", name], env) for name in (a, b)]
+        own = {a: ["--local-addr=10.77.0.1", "--rdzv-conf=is_host=true"],
+               b: ["--local-addr=10.77.0.2", "--rdzv-conf=is_host=false"]}  # fmt: skip
+        running = [started([*join, *own[name]], out, ["ip", "netns", "exec", name], env) for name in (a, b)]
         until(out, rng.choice([20, 40, 60]), running)
         ip("-n", a, "link", "set", "smadmm0", "down")
         time.sleep(CUT)

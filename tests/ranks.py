@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
-from smadmm import ADMM, SAGA, SGD, SVRG, Power, Problem, Spider, Stop, Storm, auto, certify, run
+from smadmm import ADMM, SAGA, SGD, SVRG, Power, Problem, Spider, Stop, Storm, auto, certify, reconstruct, run
 from smadmm.denoisers import load
 from smadmm.distributed import place, sharded
 from smadmm.estimators import ASVRG, Measured
@@ -52,7 +52,7 @@ def shard(X, y):
 def glm(f, estimator, **options):
     solver = ADMM(Problem(f, L1(0.01), CHAIN), estimator, rho=1.0, eta=8.0, seed=3)
     start = torch.zeros(D, dtype=f.dtype)
-    return run(solver, start, Stop(iterations=20), every=10, certify=True, progress=False, **options)
+    return run(solver, start, Stop(iterations=12), every=6, certify=True, progress=False, **options)
 
 
 def history(result):
@@ -102,6 +102,7 @@ def images():
                   x_step=FourierStep(loss, 8))  # fmt: skip
     result = run(solver, torch.zeros(45, 45), Stop(iterations=15), every=5, certify=True, progress=False)
     yield "single ct", result.x
+    yield "single reconstruct", reconstruct((radon(x) + 0.1)[None], raw=True, size=45, iterations=4).image
     masks = torch.exp(2j * np.pi * torch.rand(5, 16, 16, generator=torch.Generator().manual_seed(0)).double())
     picture = phantom(16).double()
     A = CodedDiffraction(masks, dtype=masks.dtype)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -87,26 +88,19 @@ def test_what_stops_one_rank_stops_all(three):
 
 
 @pytest.mark.command
-def test_a_run_goes_on_with_other_ranks(two):
-    """2 -> 1 -> 2 ranks; a checkpoint of shards is one of the data as a whole, too."""
-    _, folder = two
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_run_goes_on_with_other_ranks_also_when_one_is_killed(two):
+    """Checkpoints of 2 -> 1 -> 2 ranks, of shards, too; then a rank is killed with -9, and torchrun starts all again.
+
+    They find each other and end with the bits of an undisturbed run.
+    """
+    undisturbed, folder = two
     assert [smadmm.checkpoint.load(folder / f"leg-{own}")[0].k for own in (False, True)] == [10, 10]
     assert len(dict(ranks.leg(folder / "out.npz", 20))) == 2  # in this process
-    last = spawn(2, "leg30", folder / "last.npz")
-    start, stop = torch.zeros(7).double(), smadmm.Stop(iterations=30)
-    expected = smadmm.run(ranks.solver_of(), start, stop, progress=False).x.numpy()
-    for own in (False, True):
-        assert np.abs(last[f"leg {own}"] - expected).max() < 1e-12
-
-
-@pytest.mark.command
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_a_killed_rank_costs_a_restart(two, tmp_path):
-    """Killed with -9: torchrun starts all again, they find each other and end with the bits of an undisturbed run."""
-    out = tmp_path / "out.npz"
+    out = folder / "again.npz"
     options = ["--standalone", "--nproc-per-node=2", "--max-restarts=2", "--monitor-interval=0.1"]
     env = os.environ | {"SMADMM_TIMEOUT": "5", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", *options, str(SCRIPT), "long", str(out)]
+    command = [sys.executable, "-m", "torch.distributed.run", *options, str(SCRIPT), "leg30,long", str(out)]
     running = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     pid, checkpoint = out.with_suffix(".pid"), out.with_suffix(".long")
     deadline = time.monotonic() + 60
@@ -116,7 +110,58 @@ def test_a_killed_rank_costs_a_restart(two, tmp_path):
     os.kill(int(pid.read_text()), signal.SIGKILL)
     _, told = running.communicate(timeout=60)
     assert running.returncode == 0, told
-    assert np.array_equal(np.load(out)["long"], two[0]["long"])
+    found = np.load(out)
+    assert np.array_equal(found["long"], undisturbed["long"])
+    start, stop = torch.zeros(7).double(), smadmm.Stop(iterations=30)
+    expected = smadmm.run(ranks.solver_of(), start, stop, progress=False).x.numpy()
+    for own in (False, True):
+        assert np.abs(found[f"leg {own}"] - expected).max() < 1e-12
+
+
+@pytest.mark.command
+def test_a_cut_cable_ends_both_ranks(tmp_path):
+    """Two hosts, which are network namespaces; the state is kept, and one rank alone goes on to the right answer."""
+    if os.name != "posix" or os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("only root can make network namespaces, by ip")
+    out, hosts = tmp_path / "out.npz", {f"smadmm-{os.getpid()}-{rank}": f"10.78.0.{rank + 1}" for rank in range(2)}
+    if subprocess.run(["ip", "netns", "add", next(iter(hosts))], capture_output=True).returncode:
+        pytest.skip("network namespaces are not allowed here")
+    a, b = hosts
+    ip = lambda *words: subprocess.run(["ip", *words], check=True)  # noqa: E731
+    running = []
+    try:
+        ip("netns", "add", b)
+        ip("link", "add", "smadmm0", "netns", a, "type", "veth", "peer", "name", "smadmm0", "netns", b)
+        for name, address in hosts.items():
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", "smadmm0")
+            ip("-n", name, "link", "set", "smadmm0", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        env = os.environ | {"MASTER_ADDR": hosts[a], "MASTER_PORT": "29578", "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+        env |= {"SMADMM_TIMEOUT": "2", "GLOO_SOCKET_IFNAME": "smadmm0"}
+        for rank, name in enumerate(hosts):
+            command = ["ip", "netns", "exec", name, sys.executable, str(SCRIPT), "long", str(out)]
+            running.append(subprocess.Popen(command, env=env | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True))
+        checkpoint, deadline = out.with_suffix(".long"), time.monotonic() + 60
+        while not (checkpoint.exists() and smadmm.checkpoint.load(checkpoint)[0].k >= 20):
+            assert time.monotonic() < deadline and all(process.poll() is None for process in running)
+            time.sleep(0.02)
+        ip("-n", a, "link", "set", "smadmm0", "down")
+        for process in running:
+            assert (
+                "another rank ended, or did not answer within 2 s (SMADMM_TIMEOUT)"
+                in process.communicate(timeout=60)[1]
+            )
+            assert process.returncode != 0
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
+        for name in hosts:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+    start, stop = torch.zeros(7).double(), smadmm.Stop(iterations=100)
+    resumed = smadmm.run(ranks.solver_of(), start, stop, checkpoint=checkpoint, resume=True, progress=False)
+    whole = smadmm.run(ranks.solver_of(), start, stop, progress=False)
+    assert float((resumed.x - whole.x).abs().max()) < 1e-12
 
 
 # --- one process

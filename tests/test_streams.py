@@ -298,18 +298,19 @@ def test_shards_are_averaged_with_the_weights_of_their_rows(labelled):
     X, y = labelled
     make = lambda: learn.GraphGuidedClassifier(1e-3, graph="chain", random_state=0)  # noqa: E731
     labels = np.where(y > 0, 1, -1)
-    whole, serial = make().fit(X, labels), make().fit(X, labels, shards=3)
+    whole, serial = make().fit(X, labels), make().fit(X, labels, shards=7)
     with ThreadPoolExecutor(2) as executor:
-        pooled = make().fit(X, labels, executor=executor, shards=3)
+        pooled = make().fit(X, labels, executor=executor, shards=7)
     assert np.array_equal(serial.coef_, pooled.coef_)
     best = whole.history_["objective"][-1]
-    assert best < serial.history_["objective"][-1] < 1.01 * best
+    assert best < serial.history_["objective"][-1] < 1.02 * best
     assert serial.certificate_.total > whole.certificate_.total
-    parts = [make() for _ in range(3)]
+    parts = [make() for _ in range(7)]
     for number, part in enumerate(parts):  # by hand, with the columns of all rows
         part.standardize = False
-        part.fit(whole._standard.apply(X)[number::3], labels[number::3])
-    by_hand = np.mean([part.coef_ for part in parts], axis=0)
+        part.fit(whole._standard.apply(X)[number::7], labels[number::7])
+    counts = [len(labels[number::7]) for number in range(7)]  # 171 or 172
+    by_hand = np.average([part.coef_ for part in parts], axis=0, weights=counts)
     np.testing.assert_allclose(serial.coef_standardized_, by_hand, atol=1e-8)
     several = make().fit(X, y, shards=2)
     assert several.score(X, y) > 0.95 * make().fit(X, y).score(X, y) and several.predict_proba(X).shape == (1200, 3)

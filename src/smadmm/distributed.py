@@ -6,8 +6,8 @@ Every rank draws the same batch S, a function of (seed, k), and holds the same s
 computed by all alike. So a gradient costs one sum over all ranks, of the size of x, and a run of many ranks is the run
 of one up to rounding: it has the same checkpoint, which rank 0 writes, and may go on with another number of ranks.
 
-Processes become ranks when `sharded` is called first; from then on `run` is something they do together. One process
-alone is never a rank and pays nothing.
+Processes become ranks when `sharded` or `join` is called first; from then on `run` is something they do together. One
+process alone is never a rank and pays nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import atexit
 import hashlib
 import math
 import os
+import secrets
 import sys
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar, overload
@@ -29,9 +31,10 @@ from smadmm.operators.linear import Shape
 from smadmm.problem import Batch, FiniteSum, Loss
 from smadmm.sampling import Rng
 
-__all__ = ["RankLost", "place", "sharded"]
+__all__ = ["RankLost", "join", "place", "sharded"]
 
 DIGEST = 6  # bytes of the hash of x that ranks compare
+PATIENCE = 60.0  # seconds that ranks are given to start, at least
 LOOKED_AT = 8  # samples by which a checkpoint knows data that no rank has as a whole
 
 Denoiser = TypeVar("Denoiser", bound=Callable[..., Tensor])
@@ -60,7 +63,13 @@ def place() -> tuple[int, int]:
 
 
 def join() -> tuple[int, int]:
-    """Join the processes that torchrun started, if it did; returns this one's place."""
+    """Join the processes that torchrun started, if it did; returns this one's place.
+
+    `sharded` does so itself. Call it before `smadmm.reconstruct`, to have the views of one image shared out.
+
+    >>> smadmm.distributed.join()
+    (0, 1)
+    """
     env = os.environ
     if _PLACE[0][1] > 1 or int(env.get("WORLD_SIZE", "1")) == 1:
         return _PLACE[0]
@@ -74,16 +83,45 @@ def join() -> tuple[int, int]:
 
 def _initialise(rank: int, world: int) -> None:
     env = os.environ
-    timeout = timedelta(seconds=_timeout())
-    store = None
-    if env.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        # torchrun's store outlives a restart: under a name of its own no rank meets the addresses of dead ones
-        place_of_store = (env["MASTER_ADDR"], int(env["MASTER_PORT"]))
-        shared = dist.TCPStore(*place_of_store, is_master=False, timeout=timeout)  # type: ignore[attr-defined]
-        name = f"smadmm/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}/{world}"
-        store = dist.PrefixStore(name, shared)  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", timeout=timeout, store=store, rank=rank, world_size=world)
+    # ranks may need long to start; once they have met, none waits longer for another than the timeout
+    patience = max(PATIENCE, _timeout())
+    first = rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # torchrun has a store already
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        env["MASTER_ADDR"],
+        int(env["MASTER_PORT"]),
+        is_master=first,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=patience),
+    )
+    own = dist.PrefixStore(_attempt(store, rank, world, patience), store)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", timeout=timedelta(seconds=_timeout()), store=own, rank=rank, world_size=world)
     atexit.register(_leave)
+
+
+def _attempt(store: Any, rank: int, world: int, patience: float) -> str:
+    """A name that the ranks of this attempt have in common, and no earlier attempt.
+
+    torchrun's store outlives restarts, and with it the addresses of dead ranks; its count of restarts differs between
+    machines. So every rank shows a number of its own, rank 0 lists all that it sees, and the list holds when all have
+    found themselves in it.
+    """
+    mine, deadline = secrets.token_hex(8), time.monotonic() + patience
+    store.set(f"smadmm/{world}/{rank}", mine)
+    found = ""
+    while time.monotonic() < deadline:
+        if rank == 0:
+            store.set(f"smadmm/{world}", " ".join(store.get(f"smadmm/{world}/{r}").decode() for r in range(world)))
+        listed = store.get(f"smadmm/{world}").decode()
+        if listed.split()[rank] == mine:
+            name = f"smadmm/{hashlib.sha256(listed.encode()).hexdigest()[:16]}"
+            agreed = store.add(f"{name}/found", int(name != found))
+            found = name
+            if rank == 0 and agreed == world:
+                store.set(f"{name}/holds", "yes")
+            if store.check([f"{name}/holds"]):
+                return name
+        time.sleep(0.02)
+    raise RankLost(f"not all of {world} ranks came within {patience:g} s; look at the output of the others")
 
 
 def _leave() -> None:
@@ -152,7 +190,7 @@ def from_first(action: Callable[[], bytes]) -> bytes:
         raise failure
     told = data.numpy().tobytes()
     if header[1]:
-        raise RuntimeError(f"rank 0 stopped: {told.decode()}")
+        raise ValueError(f"rank 0 stopped: {told.decode()}")
     return told
 
 
@@ -202,6 +240,11 @@ def sharded(part: Any, own: bool = False, reach: int | None = None) -> Any:
     if join()[1] == 1:
         return part
     return (StepInStrips if hasattr(part, "potential") else Strips)(part, *_reach(part, reach))
+
+
+def if_joined(part: Any) -> Any:
+    """Shared out among ranks where this process is one of several."""
+    return sharded(part) if place()[1] > 1 else part
 
 
 class Sharded(FiniteSum):

@@ -15,7 +15,7 @@ import typer
 
 import smadmm
 from smadmm.arguments import ArgumentError, one_of, positive
-from smadmm.cli.app import INTERRUPTED, app, resumable, stopped, typed, writing
+from smadmm.cli.app import INTERRUPTED, app, resumable, stopped, typed
 from smadmm.cli.options import (
     Air,
     Angles,
@@ -44,6 +44,8 @@ from smadmm.cli.options import (
     engine,
     slice_range,
 )
+from smadmm.cli.ranks import writing_together
+from smadmm.distributed import join, place
 from smadmm.extras import needs
 from smadmm.imaging.inspection import REPAIRS
 from smadmm.imaging.result import ImageResult
@@ -150,7 +152,13 @@ def reconstruct(
     needs("tifffile", "imaging", "reconstructions")  # before the work, not after
     torch.set_num_threads(threads)
     path, going_on, part = Path(source), resume and (Path(out) / UNFINISHED).exists(), slice_range(slices)
-    folder = context.with_resource(writing(out, "run.json", overwrite or going_on, shared=part is not None))
+    world = join()[1]
+    if world > 1 and (workers or dask or part or follow):
+        raise ArgumentError(
+            "torchrun shares out the views of one image; leave out {workers}, {dask}, {slices}, {follow}"
+        )
+    together = writing_together(out, "run.json", overwrite or going_on, part is not None, UNFINISHED)
+    folder = context.with_resource(together)
     lengths = {"source_to_axis": source_to_axis, "source_to_detector": source_to_detector, "pitch": pitch}
     common: dict[str, Any] = {
         "spacing": spacing, "photons": photons, "prior": prior, "strength": strength, "method": method,
@@ -173,6 +181,8 @@ def reconstruct(
                          geometry=geometry, follow=follow or None, **lengths)  # fmt: skip
         images = read_slices(path)
         data = _simulated(images, simulate, snr, photons, seed, threads)
+    if world > 1 and len(shape := tuple(data["sinogram"].shape)) == 3 and shape[0] > 1:
+        raise ArgumentError("torchrun shares out the views of one image, got {0} slices; use {workers}", shape[0])
     notes = data.pop("notes")
     for line in notes:
         typer.echo(line)
@@ -180,7 +190,7 @@ def reconstruct(
         result = smadmm.reconstruct(
             **data, **common, size=size, center="auto" if center is None else center, batch=batch,
             iterations=iterations, seconds=seconds, executor=executor, slices=part,
-            checkpoint=folder / UNFINISHED, resume=resume, progress=not quiet,
+            checkpoint=folder / UNFINISHED, resume=resume, progress=not quiet and place()[0] == 0,
         )  # fmt: skip
         if result.interrupted:
             done, count = len(result.slices), len(result.image) if result.image.ndim == 3 else 1

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from smadmm.arguments import ArgumentError
 from smadmm.denoisers import load, shipped
+from smadmm.distributed import if_joined
 from smadmm.problem import Prox
 from smadmm.proxes import Denoised, Zero
 from smadmm.proxes.total_variation import TV
@@ -72,7 +73,7 @@ def find_prior(
     denoiser = load(name)
     assert denoiser.sigma is not None  # files of weights state it
     own = denoiser.to(device) if level is None else denoiser.to(device).at_level(level)
-    h = Denoised(own, image=True, limits=limits)
+    h = Denoised(if_joined(own), image=True, limits=limits)
     return Prior(name, denoiser.sigma if level is None else level, denoiser.lipschitz, partial(_same, h))
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from smadmm.distributed import if_joined
 from smadmm.imaging.detectors import Deviations, loss_of
 from smadmm.imaging.inspection import FEW_VIEWS, REPAIRS, Inspection, Survey, repaired
 from smadmm.imaging.metrics import snr, ssim
@@ -178,7 +179,7 @@ class Scan:
     ) -> tuple[Result, float]:
         """Solve for these statistics; also returns the weight of the prior."""
         rows, begin = images.rows, bar.n
-        loss = loss_of(self.radon, rows, found.weights, found.noise, found.deviations, self.device)
+        loss = if_joined(loss_of(self.radon, rows, found.weights, found.noise, found.deviations, self.device))
         rho = self.strength * posterior_weight(loss, found.noise, self.prior.sigma)
         solver = tomography(loss, self.prior.prox(rho), rho, self.method, self.batch, self.seed)
         first = images.first(found.mean, min(self.prior.sigma, LEVEL)) if start is None else start

@@ -13,7 +13,7 @@ from smadmm.io.files import atomic_write
 from smadmm.io.limits import load_npz
 from smadmm.io.scan import readable
 from smadmm.learn import GraphGuidedClassifier, GraphGuidedClassifierCV
-from smadmm.learn.chunks import OnlineFit
+from smadmm.learn.chunks import LabelOrder, OnlineFit
 from smadmm.learn.graphs import Rows
 from smadmm.learn.standard import Standard
 
@@ -60,6 +60,7 @@ def _stream_of(model: GraphGuidedClassifier) -> dict[str, Any]:
     weight = [] if model.class_weight is None else [model.class_weight.get(c, 1.0) for c in model.classes_]
     kept = {f"online.{i}.{name}": part for i, fit in enumerate(online) for name, part in fit.kept().items()}
     shared = {"first_mean": model._first.mean, "first_scale": model._first.scale, "class_weight": weight}
+    shared["order"] = model._order.kept()
     numbers = {"intercept": model.fit_intercept, "standardize": model.standardize, "chunks": model.n_iter_}
     return {f"stream.{name}": np.asarray(part) for name, part in (kept | shared | numbers).items()}
 
@@ -74,7 +75,7 @@ def _go_on(model: GraphGuidedClassifier, parts: dict[str, Any]) -> None:
     if stream["class_weight"].size:
         model.class_weight = dict(zip(model.classes_.tolist(), stream["class_weight"].tolist(), strict=True))
     A, options = model._rows_of(model.graph_), (model.loss, model.fit_intercept, model.standardize)
-    model._online = []
+    model._online, model._order = [], LabelOrder.restored(stream["order"])
     for i in range(1 if len(model.classes_) == 2 else len(model.classes_)):
         of_one = {name.removeprefix(f"online.{i}."): p for name, p in stream.items() if name.startswith(f"online.{i}.")}
         model._online.append(OnlineFit.restored(A, *options, of_one))

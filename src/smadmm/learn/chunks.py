@@ -23,6 +23,17 @@ class LabelOrder:
     def __init__(self, classes: int):
         self.counts, self.changes, self.last, self.told = np.zeros(classes, dtype=np.int64), 0, -1, False
 
+    def kept(self) -> Any:
+        """As an array."""
+        return np.array([self.changes, self.last, self.told, *self.counts], dtype=np.int64)
+
+    @classmethod
+    def restored(cls, kept: Any) -> LabelOrder:
+        """As it was when it was kept."""
+        order = cls(len(kept) - 3)
+        (order.changes, order.last), order.told, order.counts = kept[:2].tolist(), bool(kept[2]), kept[3:].copy()
+        return order
+
     def warn(self, number: Any) -> None:
         """Take the numbers of the classes of the next rows, and say once if they are sorted."""
         before = number[:1] if self.last < 0 else np.array([self.last])
