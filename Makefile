@@ -72,6 +72,11 @@ bench: venv  ## figures against peers, as ratios in one run
 	$(BIN)/python benchmarks/fan.py
 	$(BIN)/python benchmarks/phase.py
 	$(BIN)/python benchmarks/priors.py
+	$(BIN)/python benchmarks/slices.py
+
+.PHONY: faults
+faults: venv  ## many trials of what may die: workers killed at random moments (Dask too, where it is installed)
+	$(BIN)/python benchmarks/slice_faults.py
 
 benchopt: venv  ## the benchopt benchmarks: their tests, and a small run whose tables go into docs/results/benchopt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[bench]"

@@ -86,7 +86,7 @@ def memory():
 
 
 def begin_seconds():
-    """CPU seconds until a worker has begun: it imports what it needs, loads compiled kernels and solves a tiny slice."""
+    """CPU seconds until a worker has begun: it imports what it needs, loads kernels and solves a tiny slice."""
     tiny = simulated_sinogram(abdomen_image(32), 24, 45.0).numpy()[None].repeat(2, 0)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with Processes(1) as worker:
@@ -138,9 +138,9 @@ def previews(size=256):
 def table(found):
     made, cost = found["gain"], found["cost"]
     lines = [
-        f"Volume of {VOLUME} slices, {SIZE} x {SIZE}, {VIEWS} views, {TURNS} turns: one process {made['serial']:.1f} s, "
-        f"two workers {made['two']:.1f} s, ratio {made['ratio']:.2f} ({made['least']:.2f} to {made['most']:.2f}), images "
-        f"{'equal' if made['equal'] else 'NOT EQUAL'}; load of the machine, this included: {made['load']:.0f}.",
+        f"Volume of {VOLUME} slices, {SIZE} x {SIZE}, {VIEWS} views, {TURNS} turns: one process {made['serial']:.1f} "
+        f"s, two workers {made['two']:.1f} s, ratio {made['ratio']:.2f} ({made['least']:.2f} to {made['most']:.2f}), "
+        f"images {'equal' if made['equal'] else 'NOT EQUAL'}; load of the machine, this included: {made['load']:.0f}.",
         f"A worker begins after {found['begin']:.1f} s of CPU.",
         f"An iteration: {cost['p']:.3g} P + {cost['q']:.3g} P V seconds, within {cost['error']:.0%}.",
         "", "| size | views | ms per iteration | model |", "|---|---|---|---|",
