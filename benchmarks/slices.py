@@ -1,14 +1,15 @@
 """Slices over workers: what a slice costs, what a second worker gains, and previews of a scan that grows.
 
-    python benchmarks/slices.py [OUT]
+    python benchmarks/slices.py [OUT [gain] [cost] [memory] [previews]]
 
-OUT gets slices.json and slices.md; `docs/results/scale` holds those that the pages quote. The constants of
-smadmm.imaging.cost are fitted to CPU seconds of one process, so that other work on the machine counts little; the
-memory is the largest resident set of a process that reconstructs one slice. The gain of two workers is in wall time,
-runs in this process and over two workers taking turns; the bits of all runs are compared.
+OUT gets slices.json and slices.md, or new values of some parts; `docs/results/scale` is what the pages quote. The
+constants of smadmm.imaging.cost are fitted to CPU seconds of one process, so that other work on the machine counts
+little; the memory is the largest resident set of a process that reconstructs one slice. Runs in this process and over
+two workers take turns; the bits of all runs are compared.
 """
 
 import json
+import multiprocessing
 import os
 import resource
 import subprocess
@@ -95,26 +96,40 @@ def begin_seconds():
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+def cpu_seconds(pid):
+    """CPU seconds of a process so far (Linux)."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def gain():
-    """Wall seconds of this process and of two workers that have begun, in turns; whether all images are equal."""
+    """This process against two workers that have begun, in turns: wall seconds, and CPU seconds of the busiest path.
+
+    The path is this process and the worker that had more to do: what two idle cores would take. On a machine with other
+    work wall times say how that is shared out.
+    """
     volume = np.stack([simulated_sinogram(abdomen_image(SIZE, n), VIEWS, 45.0, n).numpy() for n in range(VOLUME)])
     options = {"size": SIZE, "center": 0.0, "raw": True}
-    images, taken = [], {"serial": [], "two": []}
+    images, wall, path = [], {"serial": [], "two": []}, {"serial": [], "two": []}
     with Processes(2) as two:
-        smadmm.reconstruct(volume, executor=two, iterations=2, **options)  # they have compiled kernels now
+        smadmm.reconstruct(volume, executor=two, iterations=2, **options)  # they have loaded kernels now
+        workers = [child.pid for child in multiprocessing.active_children()]
         for turn in range(TURNS):
             for name in ("serial", "two") if turn % 2 else ("two", "serial"):
-                begin = time.perf_counter()
+                before, own, begin = [cpu_seconds(pid) for pid in workers], time.process_time(), time.perf_counter()
                 result = smadmm.reconstruct(volume, executor=two if name == "two" else None, **options)
-                taken[name].append(time.perf_counter() - begin)
+                wall[name].append(time.perf_counter() - begin)
+                used = max(cpu_seconds(pid) - seconds for pid, seconds in zip(workers, before, strict=True))
+                path[name].append(time.process_time() - own + used)
                 images.append(result.image)
-            print(taken["serial"][-1], taken["two"][-1], flush=True)
-    ratios = [one / other for one, other in zip(*taken.values(), strict=True)]
-    return {
-        "serial": float(np.median(taken["serial"])), "two": float(np.median(taken["two"])),
-        "ratio": float(np.median(ratios)), "least": min(ratios), "most": max(ratios), "turns": TURNS, "slices": VOLUME,
-        "equal": all(np.array_equal(images[0], image) for image in images), "load": os.getloadavg()[0],
-    }  # fmt: skip
+            print(wall["serial"][-1], wall["two"][-1], path["serial"][-1], path["two"][-1], flush=True)
+    made = {"equal": all(np.array_equal(images[0], image) for image in images), "load": os.getloadavg()[0],
+            "turns": TURNS, "slices": VOLUME}  # fmt: skip
+    for name, taken in (("wall", wall), ("work", path)):
+        ratios = [one / other for one, other in zip(*taken.values(), strict=True)]
+        made[name] = {"ratio": float(np.median(ratios)), "least": min(ratios), "most": max(ratios)}
+        made[name] |= {how: float(np.median(seconds)) for how, seconds in taken.items()}
+    return made
 
 
 def previews(size=256):
@@ -138,9 +153,10 @@ def previews(size=256):
 def table(found):
     made, cost = found["gain"], found["cost"]
     lines = [
-        f"Volume of {VOLUME} slices, {SIZE} x {SIZE}, {VIEWS} views, {TURNS} turns: one process {made['serial']:.1f} "
-        f"s, two workers {made['two']:.1f} s, ratio {made['ratio']:.2f} ({made['least']:.2f} to {made['most']:.2f}), "
-        f"images {'equal' if made['equal'] else 'NOT EQUAL'}; load of the machine, this included: {made['load']:.0f}.",
+        f"Volume of {VOLUME} slices, {SIZE} x {SIZE}, {VIEWS} views, {TURNS} turns, one process and two workers:",
+        *(f"{name}: {made[name]['serial']:.1f} s and {made[name]['two']:.1f} s, ratio {made[name]['ratio']:.2f} "
+          f"({made[name]['least']:.2f} to {made[name]['most']:.2f})." for name in ("work", "wall")),
+        f"Images {'equal' if made['equal'] else 'NOT EQUAL'}; load of the machine, this included: {made['load']:.0f}.",
         f"A worker begins after {found['begin']:.1f} s of CPU.",
         f"An iteration: {cost['p']:.3g} P + {cost['q']:.3g} P V seconds, within {cost['error']:.0%}.",
         "", "| size | views | ms per iteration | model |", "|---|---|---|---|",
@@ -155,18 +171,26 @@ def table(found):
     return "\n".join(lines) + "\n"
 
 
+PARTS = {
+    "gain": lambda: {"begin": begin_seconds(), "gain": gain()},
+    "cost": lambda: {"slices": (rows := slice_costs()), "cost": fitted(rows)},
+    "memory": lambda: dict(zip(("resident", "memory"), memory(), strict=True)),
+    "previews": lambda: dict(zip(("previews", "final"), previews(), strict=True)),
+}
+
+
 def main():
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    found = {"begin": begin_seconds(), "gain": gain(), "slices": slice_costs()}
-    found["cost"] = fitted(found["slices"])
-    found["resident"], found["memory"] = memory()
-    found["previews"], found["final"] = previews()
+    folder, *asked = sys.argv[1:] or [None]
+    stored = None if folder is None else output_folder(folder) / "slices.json"
+    found = json.loads(stored.read_text()) if asked and stored is not None else {}
+    for name in asked or PARTS:
+        found |= PARTS[name]()
     print(table(found))
-    if len(sys.argv) > 1:
-        folder = output_folder(Path(sys.argv[1]))
-        write_json(folder / "slices.json", json.loads(json.dumps(found, default=float)))
-        atomic_write(folder / "slices.md", table(found).encode())
+    if stored is not None:
+        write_json(stored, json.loads(json.dumps(found, default=float)))
+        atomic_write(stored.with_suffix(".md"), table(found).encode())
 
 
 if __name__ == "__main__":
