@@ -1,6 +1,6 @@
 """Slices over workers: what a slice costs, what a second worker gains, and previews of a scan that grows.
 
-    python benchmarks/slices.py [OUT [gain] [cost] [memory] [previews]]
+    python benchmarks/slices.py [OUT [gain] [cost] [looking] [memory] [previews]]
 
 OUT gets slices.json and slices.md, or new values of some parts; `docs/results/scale` is what the pages quote. The
 constants of smadmm.imaging.cost are fitted to CPU seconds of one process, so that other work on the machine counts
@@ -9,6 +9,7 @@ two workers take turns; the bits of all runs are compared.
 """
 
 import json
+import math
 import multiprocessing
 import os
 import resource
@@ -31,7 +32,7 @@ from smadmm.workers import Processes
 
 GRID = [(128, 60), (128, 240), (256, 60), (256, 180), (256, 360), (384, 90), (512, 90), (512, 180)]
 STEPS = (2, 10)  # iterations of a short and a long run: their difference is that of the iterations alone
-MEMORY = [(128, 60), (256, 360), (512, 90), (512, 360)]
+MEMORY = [(128, 60), (512, 360), (1024, 60), (1024, 240)]
 VOLUME, SIZE, VIEWS, TURNS = 6, 192, 90, 7
 PREVIEWS, PREVIEW_EVERY, GOLDEN = 240, 20, (5**0.5 - 1) / 2
 
@@ -47,10 +48,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
 
-def slice_costs():
+def slice_costs(grid=GRID):
     """CPU seconds per iteration, by size and views."""
     rows = []
-    for size, views in GRID:
+    for size, views in grid:
         sinogram, taken = simulated_sinogram(abdomen_image(size), views, 45.0), []
         smadmm.reconstruct(sinogram, size=size, iterations=1, center=0.0, raw=True)  # compiles
         for steps in STEPS:
@@ -72,6 +73,18 @@ def fitted(rows):
     A = np.array([[row["pixels"], row["pixels"] * row["views"]] for row in rows]) / taken[:, None]
     (p, q), *_ = np.linalg.lstsq(A, np.ones(len(rows)), rcond=None)
     return {"p": p, "q": q, "error": float(np.abs(A @ [p, q] - 1).max())}
+
+
+def looking(size=256, views=180, steps=2):
+    """What a slice takes beside its iterations (inspection, filtered back-projections, quality), in iterations."""
+    volume = simulated_sinogram(abdomen_image(size), views, 45.0).numpy()[None].repeat(8, 0)
+    taken = {}
+    for count in (1, 3, 1, 3):
+        begin = time.process_time()
+        smadmm.reconstruct(volume, size=size, iterations=steps, center=0.0, slices=(0, count))
+        taken[count] = min(taken.get(count, math.inf), time.process_time() - begin)
+    (each,) = (row["iteration"] for row in slice_costs([(size, views)]))
+    return (taken[3] - taken[1]) / 2 / each - steps
 
 
 def memory():
@@ -159,6 +172,7 @@ def table(found):
         f"Images {'equal' if made['equal'] else 'NOT EQUAL'}; load of the machine, this included: {made['load']:.0f}.",
         f"A worker begins after {found['begin']:.1f} s of CPU.",
         f"An iteration: {cost['p']:.3g} P + {cost['q']:.3g} P V seconds, within {cost['error']:.0%}.",
+        f"Beside them a slice takes as long as {found['looking']:.0f} iterations.",
         "", "| size | views | ms per iteration | model |", "|---|---|---|---|",
         *(f"| {r['size']} | {r['views']} | {1e3 * r['iteration']:.1f} | "
           f"{1e3 * r['pixels'] * (cost['p'] + cost['q'] * r['views']):.1f} |" for r in found["slices"]),
@@ -174,6 +188,7 @@ def table(found):
 PARTS = {
     "gain": lambda: {"begin": begin_seconds(), "gain": gain()},
     "cost": lambda: {"slices": (rows := slice_costs()), "cost": fitted(rows)},
+    "looking": lambda: {"looking": looking()},
     "memory": lambda: dict(zip(("resident", "memory"), memory(), strict=True)),
     "previews": lambda: dict(zip(("previews", "final"), previews(), strict=True)),
 }
