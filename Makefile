@@ -65,7 +65,8 @@ test-peers: .venv-peers/.ready  ## tests of other libraries on our parts, in an 
 mutants: venv  ## known errors put into a copy of src one by one: for each a test must fail
 	$(BIN)/python tests/mutants.py
 
-faults: venv  ## ranks that are killed and, as root, cables that are cut: each must end with the right answer
+faults: venv  ## workers and ranks that are killed and, as root, cables that are cut: each must end with the right answer
+	$(BIN)/python benchmarks/slice_faults.py
 	$(BIN)/python tests/faults.py kill 20
 	$(BIN)/python tests/faults.py cable 5
 
@@ -81,6 +82,7 @@ bench: venv  ## figures against peers, as ratios in one run
 	$(BIN)/python benchmarks/phase.py
 	$(BIN)/python benchmarks/priors.py
 	$(BIN)/python benchmarks/ranks.py
+	$(BIN)/python benchmarks/slices.py
 
 benchopt: venv  ## the benchopt benchmarks: their tests, and a small run whose tables go into docs/results/benchopt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[bench]"

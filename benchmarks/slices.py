@@ -1,14 +1,18 @@
 """Slices over workers: what a slice costs, what a second worker gains, and previews of a scan that grows.
 
-    python benchmarks/slices.py [OUT]
+    python benchmarks/slices.py [OUT [gain] [cost] [looking] [memory] [previews]]
 
-OUT gets slices.json and slices.md; `docs/results/scale` holds those that the pages quote. The constants of
-smadmm.imaging.cost are fitted to CPU seconds of one process, so that other work on the machine counts little; the
-memory is the largest resident set of a process that reconstructs one slice. The gain of two workers is in wall time,
-runs with one and two processes taking turns; the bits of all runs are compared.
+OUT gets slices.json and slices.md, or new values of some parts; `docs/results/scale` is what the pages quote. The
+constants of smadmm.imaging.cost are fitted to CPU seconds of one process, so that other work on the machine counts
+little; the memory is the largest resident set of a process that reconstructs one slice. Runs in this process and over
+two workers take turns; the bits of all runs are compared.
 """
 
 import json
+import math
+import multiprocessing
+import os
+import resource
 import subprocess
 import sys
 import time
@@ -24,11 +28,12 @@ from smadmm.imaging.simulation import simulated_sinogram
 from smadmm.io.files import atomic_write, output_folder, write_json
 from smadmm.io.phantoms import abdomen_image
 from smadmm.operators import Radon
+from smadmm.workers import Processes
 
 GRID = [(128, 60), (128, 240), (256, 60), (256, 180), (256, 360), (384, 90), (512, 90), (512, 180)]
 STEPS = (2, 10)  # iterations of a short and a long run: their difference is that of the iterations alone
-MEMORY = [(128, 60), (256, 360), (512, 90), (512, 360)]
-VOLUME, SIZE, VIEWS, TURNS = 8, 256, 120, 3
+MEMORY = [(128, 60), (512, 360), (1024, 60), (1024, 240)]
+VOLUME, SIZE, VIEWS, TURNS = 6, 192, 90, 7
 PREVIEWS, PREVIEW_EVERY, GOLDEN = 240, 20, (5**0.5 - 1) / 2
 
 ONE_SLICE = """
@@ -43,10 +48,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
 
-def slice_costs():
+def slice_costs(grid=GRID):
     """CPU seconds per iteration, by size and views."""
     rows = []
-    for size, views in GRID:
+    for size, views in grid:
         sinogram, taken = simulated_sinogram(abdomen_image(size), views, 45.0), []
         smadmm.reconstruct(sinogram, size=size, iterations=1, center=0.0, raw=True)  # compiles
         for steps in STEPS:
@@ -70,6 +75,18 @@ def fitted(rows):
     return {"p": p, "q": q, "error": float(np.abs(A @ [p, q] - 1).max())}
 
 
+def looking(size=256, views=180, steps=2):
+    """What a slice takes beside its iterations (inspection, filtered back-projections, quality), in iterations."""
+    volume = simulated_sinogram(abdomen_image(size), views, 45.0).numpy()[None].repeat(8, 0)
+    taken = {}
+    for count in (1, 3, 1, 3):
+        begin = time.process_time()
+        smadmm.reconstruct(volume, size=size, iterations=steps, center=0.0, slices=(0, count))
+        taken[count] = min(taken.get(count, math.inf), time.process_time() - begin)
+    (each,) = (row["iteration"] for row in slice_costs([(size, views)]))
+    return (taken[3] - taken[1]) / 2 / each - steps
+
+
 def memory():
     rows = []
     for size, views in MEMORY:
@@ -82,26 +99,50 @@ def memory():
     return rows, {"m": m, "i": i, "s": s}
 
 
+def begin_seconds():
+    """CPU seconds until a worker has begun: it imports what it needs, loads kernels and solves a tiny slice."""
+    tiny = simulated_sinogram(abdomen_image(32), 24, 45.0).numpy()[None].repeat(2, 0)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with Processes(1) as worker:
+        smadmm.reconstruct(tiny, size=32, center=0.0, raw=True, iterations=2, executor=worker)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def cpu_seconds(pid):
+    """CPU seconds of a process so far (Linux)."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def gain():
-    """Wall seconds of one process and of two, in turns; the number of equal images."""
+    """This process against two workers that have begun, in turns: wall seconds, and CPU seconds of the busiest path.
+
+    The path is this process and the worker that had more to do: what two idle cores would take. On a machine with other
+    work wall times say how that is shared out.
+    """
     volume = np.stack([simulated_sinogram(abdomen_image(SIZE, n), VIEWS, 45.0, n).numpy() for n in range(VOLUME)])
     options = {"size": SIZE, "center": 0.0, "raw": True}
-    images, taken = [], {None: [], 1: [], 2: [], 3: []}
-    for turn in range(TURNS):
-        for workers in taken:
-            if workers == 3 and turn:  # for its bits alone
-                continue
-            begin = time.perf_counter()
-            images.append(smadmm.reconstruct(volume, executor=workers, **options).image)
-            taken[workers].append(time.perf_counter() - begin)
-            print(workers, taken[workers][-1], flush=True)
-    ratios = [one / two for one, two in zip(taken[None], taken[2], strict=True)]
-    return {
-        "serial": float(np.median(taken[None])), "one": float(np.median(taken[1])), "two": float(np.median(taken[2])),
-        "ratio": float(np.median(ratios)), "least": min(ratios), "most": max(ratios),
-        "equal": all(np.array_equal(images[0], image) for image in images), "runs": len(images),
-        "turns": TURNS, "slices": VOLUME,
-    }  # fmt: skip
+    images, wall, path = [], {"serial": [], "two": []}, {"serial": [], "two": []}
+    with Processes(2) as two:
+        smadmm.reconstruct(volume, executor=two, iterations=2, **options)  # they have loaded kernels now
+        workers = [child.pid for child in multiprocessing.active_children()]
+        for turn in range(TURNS):
+            for name in ("serial", "two") if turn % 2 else ("two", "serial"):
+                before, own, begin = [cpu_seconds(pid) for pid in workers], time.process_time(), time.perf_counter()
+                result = smadmm.reconstruct(volume, executor=two if name == "two" else None, **options)
+                wall[name].append(time.perf_counter() - begin)
+                used = max(cpu_seconds(pid) - seconds for pid, seconds in zip(workers, before, strict=True))
+                path[name].append(time.process_time() - own + used)
+                images.append(result.image)
+            print(wall["serial"][-1], wall["two"][-1], path["serial"][-1], path["two"][-1], flush=True)
+    made = {"equal": all(np.array_equal(images[0], image) for image in images), "load": os.getloadavg()[0],
+            "turns": TURNS, "slices": VOLUME}  # fmt: skip
+    for name, taken in (("wall", wall), ("work", path)):
+        ratios = [one / other for one, other in zip(*taken.values(), strict=True)]
+        made[name] = {"ratio": float(np.median(ratios)), "least": min(ratios), "most": max(ratios)}
+        made[name] |= {how: float(np.median(seconds)) for how, seconds in taken.items()}
+    return made
 
 
 def previews(size=256):
@@ -125,10 +166,13 @@ def previews(size=256):
 def table(found):
     made, cost = found["gain"], found["cost"]
     lines = [
-        f"Volume of {VOLUME} slices, {SIZE} x {SIZE}, {VIEWS} views: one process {made['serial']:.1f} s, two workers "
-        f"{made['two']:.1f} s, ratio {made['ratio']:.2f} ({made['least']:.2f} to {made['most']:.2f}); "
-        f"{made['runs']} runs with 0, 1, 2 and 3 workers, images {'equal' if made['equal'] else 'NOT EQUAL'}.",
+        f"Volume of {VOLUME} slices, {SIZE} x {SIZE}, {VIEWS} views, {TURNS} turns, one process and two workers:",
+        *(f"{name}: {made[name]['serial']:.1f} s and {made[name]['two']:.1f} s, ratio {made[name]['ratio']:.2f} "
+          f"({made[name]['least']:.2f} to {made[name]['most']:.2f})." for name in ("work", "wall")),
+        f"Images {'equal' if made['equal'] else 'NOT EQUAL'}; load of the machine, this included: {made['load']:.0f}.",
+        f"A worker begins after {found['begin']:.1f} s of CPU.",
         f"An iteration: {cost['p']:.3g} P + {cost['q']:.3g} P V seconds, within {cost['error']:.0%}.",
+        f"Beside them a slice takes as long as {found['looking']:.0f} iterations.",
         "", "| size | views | ms per iteration | model |", "|---|---|---|---|",
         *(f"| {r['size']} | {r['views']} | {1e3 * r['iteration']:.1f} | "
           f"{1e3 * r['pixels'] * (cost['p'] + cost['q'] * r['views']):.1f} |" for r in found["slices"]),
@@ -141,18 +185,27 @@ def table(found):
     return "\n".join(lines) + "\n"
 
 
+PARTS = {
+    "gain": lambda: {"begin": begin_seconds(), "gain": gain()},
+    "cost": lambda: {"slices": (rows := slice_costs()), "cost": fitted(rows)},
+    "looking": lambda: {"looking": looking()},
+    "memory": lambda: dict(zip(("resident", "memory"), memory(), strict=True)),
+    "previews": lambda: dict(zip(("previews", "final"), previews(), strict=True)),
+}
+
+
 def main():
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    found = {"gain": gain(), "slices": slice_costs()}
-    found["cost"] = fitted(found["slices"])
-    found["resident"], found["memory"] = memory()
-    found["previews"], found["final"] = previews()
+    folder, *asked = sys.argv[1:] or [None]
+    stored = None if folder is None else output_folder(folder) / "slices.json"
+    found = json.loads(stored.read_text()) if asked and stored is not None else {}
+    for name in asked or PARTS:
+        found |= PARTS[name]()
     print(table(found))
-    if len(sys.argv) > 1:
-        folder = output_folder(Path(sys.argv[1]))
-        write_json(folder / "slices.json", json.loads(json.dumps(found, default=float)))
-        atomic_write(folder / "slices.md", table(found).encode())
+    if stored is not None:
+        write_json(stored, json.loads(json.dumps(found, default=float)))
+        atomic_write(stored.with_suffix(".md"), table(found).encode())
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,19 @@ import pytest
 import torch
 from test_reconstruct import call, run_json
 
-from smadmm import ADMM, SGD, Problem, reconstruct, tune
+from smadmm import ADMM, SGD, Problem, Stop, reconstruct, tune
 from smadmm.imaging import preconditioner
+from smadmm.imaging.cost import expectation
+from smadmm.imaging.priors import find_prior
 from smadmm.imaging.simulation import simulated_sinogram
+from smadmm.imaging.slices import Scan
 from smadmm.imaging.volumes import portable
 from smadmm.io.files import read_arrays
 from smadmm.io.images import Lazily
 from smadmm.io.phantoms import abdomen_image
 from smadmm.io.sinogram import read_sinogram
-from smadmm.losses import Squared
+from smadmm.losses import Squared, Tomography
+from smadmm.operators import Radon
 from smadmm.proxes import L1
 from smadmm.sampling import stride
 from smadmm.workers import Processes, spread
@@ -187,9 +192,6 @@ def test_what_depends_on_the_geometry_is_found_once(volume, monkeypatch):
 
 
 def test_the_scale_for_all_weights_is_a_majorant(volume):
-    from smadmm.losses import Tomography
-    from smadmm.operators import Radon
-
     radon = Radon(32, np.arange(16) * np.pi / 16, volume.shape[2])
     weights = torch.rand(radon.out_shape, generator=torch.Generator().manual_seed(0)) + 0.01
     s = preconditioner.scale_of_all_views(radon)
@@ -213,6 +215,17 @@ def test_scans_and_maps_are_opened_again_elsewhere(volume, tmp_path):
     np.savez(tmp_path / "v.npz", sinogram=volume, angles=np.arange(16.0))
     assert not read_sinogram(tmp_path / "v.npz", axes="slices,views,detectors").reopens  # is read whole
     assert portable(volume) is None
+
+
+def test_a_large_volume_is_told_what_to_expect():
+    radon = Radon(2048, np.arange(1500) * np.pi / 1500, 2048)
+    scan = Scan(radon, 1.0, find_prior("none"), "smadmm", Stop(iterations=30))
+    assert expectation(replace(scan, radon=Radon(64, np.arange(90.0), 64)), 10, 1) is None
+    told = [expectation(scan, 2000, workers) for workers in (1, 8, None)]
+    hours = [float(text.partition(" h")[0].split()[-1]) for text in told]
+    assert hours[0] == pytest.approx(8 * hours[1], rel=0.05) and hours[0] == hours[2] and "together" in told[2]
+    assert all(text.endswith("33.6 GB of images") for text in told)
+    assert "about 5 min," in expectation(replace(scan, stop=Stop(seconds=30.0)), 10, 1)
 
 
 # --- errors

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import torch
+from tqdm import tqdm
 
 from smadmm.arguments import ArgumentError
 
@@ -93,7 +94,7 @@ class Processes(Executor):
     def __init__(self, count: int):
         self._tasks: SimpleQueue[Any] = SimpleQueue()
         self._others = set(multiprocessing.active_children())
-        self._closed = False
+        self._closed = self._ended = False
         with _deaf_to_ctrl_c():
             pools = [_process() for _ in range(count)]
         self._feeders = [threading.Thread(target=self._feed, args=(pool,), daemon=True) for pool in pools]
@@ -117,7 +118,8 @@ class Processes(Executor):
                 try:
                     future.set_result(pool.submit(function, *arguments, **named).result())
                 except BrokenExecutor:
-                    if self._closed:
+                    pool.shutdown()  # lets go of its semaphores
+                    if self._ended:
                         future.set_exception(BrokenExecutor("the processes were ended"))
                         return
                     pool = _process()
@@ -148,10 +150,12 @@ class Processes(Executor):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         """Wait for the tasks; after an error end the processes at once."""
-        self.shutdown(wait=kind is None, cancel_futures=kind is not None)
         if kind is not None:
+            self._ended = True
+            self.shutdown(wait=False, cancel_futures=True)
             for child in set(multiprocessing.active_children()) - self._others:
                 child.kill()
+        self.shutdown()
 
 
 def _process() -> ProcessPoolExecutor:
@@ -165,6 +169,7 @@ def _process() -> ProcessPoolExecutor:
 def _begin() -> None:
     """A terminal sends SIGINT to all processes, and the parent ends them; if it was killed itself, they end, too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tqdm.set_lock(threading.RLock())  # else it makes one between processes, and a worker that is killed leaks it
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

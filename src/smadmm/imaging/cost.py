@@ -1,11 +1,11 @@
 """What a volume will cost: time and memory, before it begins.
 
 With P pixels, V views and D detectors an iteration takes p P + q P V seconds on a core: the denoiser and the Fourier
-transforms go by pixels, the products with A by pixels and views. A slice is its iterations, and as much again as some
-of them for looking at the data; w workers share the slices, and begin after the trial on the one in the middle:
-    time = begin + trial + slices/w (iterations + 6) (p P + q P V),      memory = m + 4 (i P + s V D) bytes per worker.
-The constants are those of `benchmarks/slices.py` (docs/results/scale), of one core; another machine has others, so a
-figure may be wrong by a factor of two or three.
+transforms go by pixels, the products with A by pixels and views. To look at a slice takes as long as L iterations; w
+workers share the slices after they have begun:
+    time = begin + slices/w (iterations + L) (p P + q P V),      memory = m + 4 (i P + s V D) bytes per process.
+The constants are those of one core, measured by `benchmarks/slices.py` (docs/results/scale); on another machine the
+time may be several times as long or short.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import math
 
 from smadmm.imaging.slices import Scan
 
-PIXELS, PRODUCTS = 3.1e-7, 4.1e-9  # p and q, seconds
-LOOKING = 6  # iterations' worth of looking at a slice
-TRIAL = 30  # iterations' worth of a trial
-BEGIN = 3.0  # seconds until a worker has begun
+PIXELS, PRODUCTS = 3.5e-7, 8.7e-10  # p and q, seconds
+LOOKING = 6  # L
+BEGIN = 1.7  # seconds
 BASE, IMAGES, SINOGRAMS = 450e6, 60, 12  # m, i and s
 LARGE = 120.0  # seconds from which a job is large
 

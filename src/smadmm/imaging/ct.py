@@ -145,7 +145,7 @@ def reconstruct(
     """
     if operator is not None:
         scans = {"angles": angles, "size": size, "geometry": geometry, "photons": photons, "batch": batch,
-                 "checkpoint": checkpoint}  # fmt: skip
+                 "checkpoint": checkpoint, "executor": executor, "slices": slices}  # fmt: skip
         for name in (name for name, value in scans.items() if value is not None):
             raise ArgumentError("{" + name + "} belongs to scans, and {operator} says it all; leave it out")
         positive(iterations=iterations, seconds=seconds, strength=strength)

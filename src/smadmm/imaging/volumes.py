@@ -12,7 +12,7 @@ import math
 import mmap
 import os
 import pickle
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from smadmm.imaging.finished import Finished, Solved, solved
 from smadmm.imaging.inspection import Inspection
 from smadmm.imaging.sinograms import BackProjections
 from smadmm.imaging.slices import Scan
-from smadmm.workers import executing, spread
+from smadmm.workers import Processes, executing, spread
 
 LOG = logging.getLogger("smadmm")
 SENT = 2**31  # bytes of slices that are on their way to workers
@@ -78,7 +78,10 @@ def each_slice(
                     return
                 bar.update(volume)
             return
-        _refuse_unsendable(finished.scan)
+        if isinstance(
+            executor, (int, Processes, ProcessPoolExecutor)
+        ):  # others have picklers of their own, or need none
+            _refuse_unsendable(finished.scan)
         ahead = 2**31 if source is not None else max(2, SENT // (4 * math.prod(finished.scan.radon.out_shape or ())))
         tasks = [partial(task, number) for number in left]
         with executing(executor) as engine:
