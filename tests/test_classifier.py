@@ -19,6 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from smadmm import Diverged
+from smadmm.io.models import load_model, save_model
 from smadmm.learn import (
     Auto,
     GraphGuidedClassifier,
@@ -420,6 +421,24 @@ def test_a_stream_sorted_by_class_is_noticed(data):
     model.partial_fit(X[order], y[order])  # once is enough
     for rows in np.array_split(np.arange(1000), 50):
         model = (quick() if rows[0] == 0 else model).partial_fit(X[rows], y[rows], classes=[0, 1])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"fit_intercept": False, "standardize": False}, {"multi_class": "ovr", "tol": 1e-8}]
+)
+def test_an_own_file_gives_an_equal_estimator(data, options, tmp_path):
+    pd = pytest.importorskip("pandas")
+    X = pd.DataFrame(data[0], columns=[f"gene {j}" for j in range(12)])
+    y = np.array(["ill", "well", "unknown"])[np.digitize(data[0][:, 1], [-1, 1])]
+    model = quick(**options).fit(X, y)
+    save_model(tmp_path / "model.npz", model)
+    again = load_model(tmp_path / "model.npz")
+    for name in ("coef_", "intercept_", "coef_standardized_", "groups_", "classes_", "alpha_", "feature_names_in_"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(model, name))
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    same = set(model.get_params()) - {"alpha", "graph"}
+    assert all(again.get_params()[name] == model.get_params()[name] for name in same)
+    assert again.alpha == model.alpha_ and np.array_equal(again.fit(X, y).groups_, model.groups_)
 
 
 def test_stored_with_few_types_to_trust(data):

@@ -43,7 +43,7 @@ def test_two_classes(data, alpha):
     f = Model(X, y, np.ones(ROWS), CLASSIFICATION["logistic"], True)
     x = np.append(model.coef_[0], model.intercept_)
     reference = left_out(make, alpha, X, y, lambda m, row, b: np.logaddexp(0.0, -b * m.decision_function(row)[0]))
-    found = left_out_loss(f, constraint(model, 8), x, ROWS)
+    found = left_out_loss(f, constraint(model, 8), alpha, x, ROWS)
     assert abs(found - reference) < 0.1 * (reference - f.value(f.margins(x)))  # of what leaving out adds
 
 
@@ -58,7 +58,7 @@ def test_three_classes(data):
     A = csr_array(block_diag([constraint(model, 8)] * 3, format="csr"))
     x = np.column_stack([model.coef_, model.intercept_]).ravel()
     reference = left_out(make, 0.03, X, y, lambda m, row, b: -m.predict_log_proba(row)[0, b])
-    assert abs(left_out_loss(f, A, x, ROWS) - reference) < 0.15 * (reference - f.value(f.margins(x)))
+    assert abs(left_out_loss(f, A, 0.03, x, ROWS) - reference) < 0.15 * (reference - f.value(f.margins(x)))
 
 
 def test_least_squares_without_penalty_is_exact(data):
@@ -69,7 +69,7 @@ def test_least_squares_without_penalty_is_exact(data):
     U = np.column_stack([X, np.ones(ROWS)])
     hat = U @ np.linalg.solve(U.T @ U, U.T)
     residual = (y - hat @ y) / (1 - np.diag(hat))
-    found = left_out_loss(f, A, np.append(model.coef_, model.intercept_), ROWS)
+    found = left_out_loss(f, A, 0.0, np.append(model.coef_, model.intercept_), ROWS)
     assert found == pytest.approx(0.5 * np.mean(residual**2), rel=1e-5)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,21 @@ def save_model(path: str | os.PathLike[str], model: GraphGuidedClassifier) -> No
         alpha=np.array(model.alpha_),
         softmax=np.array(model._softmax),
         calibration=np.array(model.calibration_),
+        parameters=np.array(json.dumps(_parameters(model))),
         graph_data=G.data,
         graph_indices=G.indices,
         graph_indptr=G.indptr,
         **_stream_of(model),
     )
     atomic_write(Path(path), buffer.getvalue())
+
+
+def _parameters(model: GraphGuidedClassifier) -> dict[str, Any]:
+    """Those that are a word or a number; alpha and graph are stored as they were found, the loss by itself."""
+    plain = {
+        name: value for name, value in model.get_params(deep=False).items() if name not in ("alpha", "graph", "loss")
+    }
+    return {name: value for name, value in plain.items() if value is None or isinstance(value, str | int | float)}
 
 
 def _stream_of(model: GraphGuidedClassifier) -> dict[str, Any]:
@@ -89,7 +99,7 @@ def _plain(values: object) -> np.ndarray:
 
 
 def load_model(path: str | os.PathLike[str]) -> GraphGuidedClassifier:
-    """A classifier that predicts as the one that was saved."""
+    """The classifier that was saved, with its parameters; alpha and graph are those that were found."""
     from scipy.sparse import csr_matrix
 
     with readable(Path(path), "make a model with smadmm classify or save_model"):
@@ -100,7 +110,8 @@ def load_model(path: str | os.PathLike[str]) -> GraphGuidedClassifier:
 
 
 def _model(parts: dict[str, Any], csr_matrix: Any) -> GraphGuidedClassifier:
-    model = GraphGuidedClassifier(float(parts["alpha"]), loss=str(parts["loss"]))
+    given = json.loads(str(parts["parameters"])) if "parameters" in parts else {}
+    model = GraphGuidedClassifier(float(parts["alpha"]), loss=str(parts["loss"]), **given)
     model.classes_, model.alpha_ = parts["classes"], float(parts["alpha"])
     model._softmax, model.calibration_ = bool(parts["softmax"]), float(parts["calibration"])
     model._standard, model.n_features_in_ = Standard(parts["mean"], parts["scale"]), parts["mean"].size

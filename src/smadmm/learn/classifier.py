@@ -168,8 +168,8 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
         def loss(alpha: float) -> float:
             found = [fit.x for fit in fits(alpha)]
             if softmax:
-                return left_out_loss(*jointly, np.concatenate(found), rows)
-            return sum(left_out_loss(model_of(task), A, x, rows) for task, x in zip(tasks, found, strict=True))
+                return left_out_loss(*jointly, alpha, np.concatenate(found), rows)
+            return sum(left_out_loss(model_of(task), A, alpha, x, rows) for task, x in zip(tasks, found, strict=True))
 
         return loss
 

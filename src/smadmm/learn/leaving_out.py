@@ -6,7 +6,9 @@ step gives
 
     m_i without row i  =  m_i + s_i g_i / (1 - c_i g_i),     g_i = u_i' H^-1 u_i,
 
-and for a softmax the same with a gradient s_i and matrices c_i, g_i over the classes. A row of weight w counts as w
+and for a softmax the same with a gradient s_i and matrices c_i, g_i over the classes. An entry of u that row i alone
+decides would go to the other side of zero without bound: it stops there, as the penalty would have it (and H has a
+thousandth of the curvature of the parabola that touches |u|, so that the step is finite). A row of weight w counts as w
 rows, of which one is left out. Weights are tried from large to small, each fit starting at the one before.
 """
 
@@ -17,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
+from scipy.sparse import csc_array, issparse
 from scipy.special import softmax
 
 from smadmm.learn.answers import Softmax
@@ -25,7 +28,7 @@ from smadmm.learn.loops import Array
 
 FACTORS = 10.0 ** np.arange(2.0, -1.1, -0.5)  # of the weight that stands for C = 1
 PATIENCE = 2  # weights without a new minimum that end the search
-LEVERAGE = 0.99  # at most
+DAMPING = 1e-3  # share of that curvature
 ENTRIES = 20_000_000  # of the rows on the face: up to here one row is left out at a time
 ROWS_PER_UNKNOWN = 50  # with more rows than that no weight near 1 / rows matters
 
@@ -51,51 +54,72 @@ def best_weight(choices: Sequence[tuple[Array, Measure]]) -> tuple[int, float]:
     return best[1], best[2]
 
 
-def left_out_loss(model: Model, A: Any, x: Array, rows: float) -> float:
+def left_out_loss(model: Model, A: Any, alpha: float, x: Array, rows: float) -> float:
     """The mean loss of rows under fits without them; `rows`: how many they are by their weights."""
-    margins = model.margins(x)
+    classes = model.classes if isinstance(model, Softmax) else 1
+    margins, Z = model.margins(x), _by_class(faces(A, A @ x == 0), classes)
+    u = (Z.T @ x) / np.asarray(abs(Z).sum(axis=0)).ravel()
+    penalty = alpha * rows * np.asarray(abs(A @ Z).sum(axis=0)).ravel()
+    U, own = _rows_on_face(model, Z, classes)
+    slope, curvature = _derivatives(model, margins)
     count = model.weight * (rows / model.n)
-    if isinstance(model, Softmax):
-        return model.value(_softmax_margins(model, A, x, margins, count))
-    U = _on_face(model, faces(A, A @ x == 0))
-    curvature = model.loss.curvature(margins, model.target)
-    g = np.einsum("ij,ji->i", U, _solved((U.T * (count * curvature)) @ U, U.T))
-    moved = model.loss.slope(margins, model.target) * g / (1 - np.minimum(curvature * g, LEVERAGE))
-    return model.value(margins + moved)
-
-
-def _on_face(model: Model, Z: Any) -> Array:
-    """The rows u_i'."""
-    U = model.X @ Z[: model.X.shape[1]]
-    U = U.toarray() if hasattr(U, "toarray") else np.asarray(U)
-    return U + Z[[-1]].toarray() if model.intercept else U
-
-
-def _solved(H: Array, right: Array) -> Array:
-    H[np.diag_indices_from(H)] += 1e-9 * np.trace(H) / max(len(H), 1) + 1e-300
-    return np.asarray(cho_solve(cho_factor(H), right))
-
-
-def _softmax_margins(model: Softmax, A: Any, x: Array, margins: Array, count: Array) -> Array:
-    classes, size = model.classes, len(x) // model.classes
-    p = softmax(margins, axis=1)
-    slopes = p.copy()
-    slopes[np.arange(model.n), model.label] -= 1
-    parts = [slice(k * size, (k + 1) * size) for k in range(classes)]
-    Z = faces(A, A @ x == 0)
-    U = [_on_face(model, Z[part][:, np.diff(Z[part].tocsc().indptr) > 0]) for part in parts]
-    ends = np.cumsum([0, *(u.shape[1] for u in U)])
-    own = [slice(*ends[k : k + 2]) for k in range(classes)]
-    H = np.empty((ends[-1], ends[-1]))
-    for k in range(classes):
-        for m in range(k + 1):
-            H[own[k], own[m]] = (U[k].T * (count * p[:, k] * ((k == m) - p[:, m]))) @ U[m]
-            H[own[m], own[k]] = H[own[k], own[m]].T
-    inverse = _solved(H, np.eye(len(H)))
-    g = np.empty((model.n, classes, classes))
+    ridge = DAMPING * penalty / np.where(u == 0, 1.0, np.abs(u))
+    inverse = _inverse_hessian(U, own, curvature * count[:, None, None], ridge)
+    g = np.empty_like(curvature)
     for k in range(classes):
         for m in range(k + 1):
             g[:, k, m] = g[:, m, k] = np.einsum("ij,ij->i", U[k] @ inverse[own[k], own[m]], U[m])
-    curvature = p[:, :, None] * (np.eye(classes) - p[:, None, :])
-    left = np.eye(classes) - LEVERAGE * (g @ curvature)
-    return np.asarray(margins + np.linalg.solve(left, g @ slopes[:, :, None])[:, :, 0])
+    pull = np.linalg.solve(np.eye(classes) - curvature @ g, slope[:, :, None])[:, :, 0]
+    step = inverse @ np.concatenate([U[k].T * pull[:, k] for k in range(classes)])
+    crossing = np.sign(u)[:, None] * (u[:, None] + step) < 0
+    step = np.where(crossing & (penalty > 0)[:, None] & _alone(U, curvature), -u[:, None], step)
+    moved = np.stack([np.einsum("ij,ji->i", U[k], step[own[k]]) for k in range(classes)], axis=1)
+    return model.value(margins + moved.reshape(margins.shape))
+
+
+def _derivatives(model: Model, margins: Array) -> tuple[Array, Array]:
+    """Slopes (rows, classes) and curvatures (rows, classes, classes) of the loss of each row."""
+    if not isinstance(model, Softmax):
+        slope, curvature = model.loss.slope(margins, model.target), model.loss.curvature(margins, model.target)
+        return slope[:, None], curvature[:, None, None]
+    p = softmax(margins, axis=1)
+    slope = p.copy()
+    slope[np.arange(model.n), model.label] -= 1
+    return slope, p[:, :, None] * (np.eye(model.classes) - p[:, None, :])
+
+
+def _alone(U: list[Array], curvature: Array) -> Any:
+    """Which entries of u (first axis) are decided by which rows alone."""
+    shares = [(rows**2 * curvature[:, [k], k]).T for k, rows in enumerate(U)]
+    return np.concatenate([part > 0.5 * part.sum(axis=1, keepdims=True) for part in shares])
+
+
+def _by_class(Z: Any, classes: int) -> Any:
+    """Z with its columns in the order of the classes that they belong to."""
+    first = csc_array(Z).indices[csc_array(Z).indptr[:-1]]
+    return Z[:, np.argsort(first // (Z.shape[0] // classes), kind="stable")]
+
+
+def _rows_on_face(model: Model, Z: Any, classes: int) -> tuple[list[Array], list[slice]]:
+    """Per class the rows u_i', and which entries of u are the class's."""
+    size, d, end = Z.shape[0] // classes, model.X.shape[1], 0
+    U, own = [], []
+    for k in range(classes):
+        part = Z[k * size : (k + 1) * size]
+        own.append(slice(end, end := end + len(np.unique(part.indices))))
+        part = part[:, own[-1]]
+        rows = model.X @ part[:d]
+        rows = rows.toarray() if issparse(rows) else np.asarray(rows)
+        U.append(rows + part[[d]].toarray() if model.intercept else rows)
+    return U, own
+
+
+def _inverse_hessian(U: list[Array], own: list[slice], curvature: Array, ridge: Array) -> Array:
+    size = sum(rows.shape[1] for rows in U)
+    H = np.empty((size, size))
+    for k in range(len(U)):
+        for m in range(k + 1):
+            H[own[k], own[m]] = (U[k].T * curvature[:, k, m]) @ U[m]
+            H[own[m], own[k]] = H[own[k], own[m]].T
+    H[np.diag_indices_from(H)] += ridge + 1e-9 * np.trace(H) / max(size, 1) + 1e-300
+    return np.asarray(cho_solve(cho_factor(H), np.eye(size)))

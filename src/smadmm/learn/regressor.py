@@ -124,7 +124,7 @@ class _Regressor(RegressorMixin, GraphGuided):  # type: ignore[misc]
         def loss(alpha: float) -> float:
             tol = (ROUGHLY * alpha) ** 2 * A.shape[1]
             fit, last[0], _ = fit_regression(model, A, alpha, self.loss, tol, self.max_epochs, last[0])
-            return left_out_loss(replace(model, loss=measure), A, fit.x, rows)
+            return left_out_loss(replace(model, loss=measure), A, alpha, fit.x, rows)
 
         return loss
 

@@ -38,7 +38,7 @@ MEASURES = {  # column, format, which is better
     "auc": ("AUC", ".4f", "higher"),
     "log_loss": ("Log-loss", ".3f", "lower"),
     "nonzeros": ("Non-zero coefficients", ".0f", "lower"),
-    "seconds": ("Seconds of a fit, warm", ".3f", "lower"),
+    "seconds": ("Seconds of a fit, warm (processor)", ".3f", "lower"),
 }
 RANKED = ("accuracy", "auc", "log_loss")
 BEHIND = 0.01
@@ -96,7 +96,9 @@ def chapter(found: Findings) -> list[Part]:
     if cold:
         lines = [[row["method"], row["seconds"]] for row in cold]
         note = "A fresh process, from the import of the estimator to the end of its first fit (breast cancer)."
-        parts.append(Table("Seconds of a cold start", ["method", Column("seconds", ".2f", "lower")], lines, note))
+        parts.append(
+            Table("Seconds of a cold start (processor)", ["method", Column("seconds", ".2f", "lower")], lines, note)
+        )
     heads = ["ours", "against", *(f"{MEASURES[name][0]}: better / equal / worse, mean" for name in RANKED)]
     lines = [
         [ours, rival, *(_compared(warm, tables, ours, rival, name) for name in RANKED)]

@@ -2,8 +2,9 @@
 
 3/4 of the rows are for training, the same ones for every method. All settings are the defaults, but that solvers may
 run to their end, SGDClassifier has the logistic loss, for probabilities, and skglm the weight 1/rows, which is what
-C = 1 means in scikit-learn: its default of 1 leaves no coefficient. Seconds are those of a fit in a warm process, or,
-where a job is cold, of a fresh process from the import of the estimator to the end of its first fit.
+C = 1 means in scikit-learn: its default of 1 leaves no coefficient. Seconds are those of the processor (other work on
+the machine does not count) for a fit in a warm process, or, where a job is cold, in a fresh process from the import of
+the estimator to the end of its first fit.
 """
 
 from __future__ import annotations
@@ -191,9 +192,9 @@ def measured(model: Any, X: Any, y: Any, train: Any, test: Any) -> dict[str, flo
     """What one split says; None where a method has no such measure."""
     from sklearn.metrics import log_loss, roc_auc_score
 
-    begin = time.perf_counter()
+    begin = time.process_time()
     model.fit(X[train], y[train])
-    seconds = time.perf_counter() - begin
+    seconds = time.process_time() - begin
     last = model[-1] if hasattr(model, "steps") else model
     row: dict[str, float | None] = {"accuracy": float(model.score(X[test], y[test])), "auc": None, "log_loss": None}
     row |= {"nonzeros": int(np.count_nonzero(last.coef_)), "seconds": seconds}
@@ -213,7 +214,7 @@ def cold_start(method: str) -> float:
     weight = "alpha=1 / len(y)" if method == "skglm" else ""
     text = (
         "import time, warnings; warnings.simplefilter('ignore'); from sklearn.datasets import load_breast_cancer; "
-        "X, y = load_breast_cancer(return_X_y=True); X = (X - X.mean(0)) / X.std(0); t = time.perf_counter(); "
-        f"from {module} import {name}; {name}(**{arguments}, {weight}).fit(X, y); print(time.perf_counter() - t)"
+        "X, y = load_breast_cancer(return_X_y=True); X = (X - X.mean(0)) / X.std(0); t = time.process_time(); "
+        f"from {module} import {name}; {name}(**{arguments}, {weight}).fit(X, y); print(time.process_time() - t)"
     )
     return median(float(subprocess.check_output([sys.executable, "-c", text])) for _ in range(COLD_STARTS))
