@@ -4,7 +4,7 @@ BIN := .venv/bin
 # one thread per process: small tensors are several times slower with more
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo check test coverage test-browser mutants bench benchopt lint clean
+.PHONY: venv demo check test coverage test-browser mutants torture bench benchopt lint clean
 # the tests of a developer's minute
 FAST := not slow and not command and not browser
 
@@ -52,6 +52,11 @@ test-browser: venv  ## the report page and the site of make docs in Debian's chr
 
 mutants: venv  ## known errors put into a copy of src one by one: for each a test must fail
 	$(BIN)/python tests/mutants.py
+
+TORTURE_MINUTES ?= 30
+torture: venv  ## faults and damaged files for as long as you like; it goes on where it stopped, tables go into docs/results
+	$(BIN)/python tests/torture/faults.py --minutes $(TORTURE_MINUTES) --out docs/results/torture
+	$(BIN)/python tests/torture/readers.py --minutes $(TORTURE_MINUTES) --out docs/results/torture
 
 bench: venv  ## figures against peers, as ratios in one run
 	$(BIN)/python benchmarks/overhead.py

@@ -116,7 +116,7 @@ def test_what_is_not_a_gray_dicom_image_is_refused_in_one_sentence(tmp_path, sto
         read_slices(tmp_path / "broken.dcm")
     cut = write_dicom(tmp_path / "cut.dcm", stored[0])
     cut.write_bytes(cut.read_bytes()[:-200])
-    with pytest.raises(ValueError, match=r"the pixels of .*cut.dcm cannot be read"):
+    with pytest.raises(ValueError, match=r"cut.dcm has pixels that cannot be read"):
         read_slices(cut)[0]
     colour = write_dicom(tmp_path / "colour.dcm", stored[0], SamplesPerPixel=3)
     with pytest.raises(ValueError, match="is a colour image"):
@@ -165,7 +165,7 @@ def test_hounsfield_arrays_and_pictures_become_images(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (np.array([[0.0, np.nan], [1, 2]]), "slice 0 of .* has 1 values that are not finite"),
+        (np.array([[0.0, np.nan], [1, 2]]), "has 1 values that are not finite in slice 0"),
         (np.zeros(5), "slices are numbers H x W or N x H x W"),
         (np.zeros((2, 2), complex), "slices are numbers"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -56,7 +55,7 @@ from smadmm.imaging.simulation import (
 )
 from smadmm.io import dicom
 from smadmm.io.angles import read_range
-from smadmm.io.files import atomic_write, output_folder, write_array
+from smadmm.io.files import atomic_write, discard, output_folder, write_array
 from smadmm.io.growing import complete, following
 from smadmm.io.hdf5 import HDF5
 from smadmm.io.images import Lazily, Slices, hounsfield, read_slices
@@ -207,7 +206,7 @@ def reconstruct(
         for line in [*result.save(folder, typed(), path.name), *(f"Warning: {text}" for text in result.warnings)]:
             typer.echo(line)
         del result  # Windows cannot remove files that are mapped
-        shutil.rmtree(folder / UNFINISHED)
+        discard(folder / UNFINISHED, "settings.json")
         for name in ("preview.npy", "preview.png"):
             (folder / name).unlink(missing_ok=True)
 

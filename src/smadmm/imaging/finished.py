@@ -32,7 +32,7 @@ from smadmm.imaging.result import DataWarning, ImageResult
 from smadmm.imaging.sinograms import BackProjections, root_mean_square, small_mean
 from smadmm.imaging.slices import Scan
 from smadmm.imaging.trial import Trust, settled, trial_of
-from smadmm.io.files import atomic_write, output_folder, read_arrays, write_arrays, write_slices
+from smadmm.io.files import atomic_write, output_folder, read_arrays, read_json, write_arrays, write_slices
 from smadmm.running import History, Result
 
 LARGE_RESIDUAL = 0.1  # a relative residual that wants an explanation
@@ -109,12 +109,13 @@ class Finished:
         told = folder / "settings.json"
         if not told.exists():
             output_folder(folder)
-            (folder / "image.npy").unlink(missing_ok=True)
+            for left in (*folder.glob("slice_*"), folder / "trial.npz", folder / "image.npy"):
+                left.unlink(missing_ok=True)  # of a run whose removal was stopped
             atomic_write(told, json.dumps(settings).encode())
             return
         if not resume:
             raise ArgumentError("{0} holds an unfinished run; set {resume} to go on with it, or remove it", folder)
-        before = json.loads(told.read_text(encoding="utf-8"))
+        before = read_json(told)
         for name, value in json.loads(json.dumps(settings)).items():
             if before.get(name) != value:
                 change = "" if name == "angles" else f": {before.get(name)} then, {value} now"

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smadmm.extras import needs
-from smadmm.io.scan import Fan, Found, Frames, ScanError
+from smadmm.io.scan import Fan, Found, Frames, ScanError, likely_cure, readable
 
 FOCAL_ANGLE = (0x7031, 0x1001)  # of the source, in DICOM-CT-PD
 PREAMBLE = 128  # bytes before the letters DICM
@@ -71,14 +71,18 @@ class Series:
         try:
             pixels = np.asarray(dataset.pixel_array)
         except Exception as error:  # decoders raise many kinds
-            raise ValueError(f"the pixels of {chosen.path} cannot be read: {_one_line(error)}") from None
-        pixels = pixels[chosen.frame] if pixels.ndim == 3 else pixels
-        slope, intercept = _rescale(dataset, chosen.frame)
-        return (pixels * slope + intercept).astype(np.float32)
+            raise ScanError(
+                chosen.path, f"has pixels that cannot be read: {_one_line(error)}", likely_cure(chosen.path)
+            ) from None
+        with readable(chosen.path):
+            pixels = pixels[chosen.frame] if pixels.ndim == 3 else pixels
+            slope, intercept = _rescale(dataset, chosen.frame)
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused later
+                return (pixels * slope + intercept).astype(np.float32)
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 def _whole(path: Path) -> Any:
@@ -87,7 +91,7 @@ def _whole(path: Path) -> Any:
     except ImportError:
         raise
     except Exception as error:
-        raise ValueError(f"{path} cannot be read as DICOM: {_one_line(error)}") from None
+        raise ScanError(path, f"cannot be read as DICOM: {_one_line(error)}", likely_cure(path)) from None
 
 
 def _header(path: Path) -> Any:
@@ -98,11 +102,11 @@ def _header(path: Path) -> Any:
     except ImportError:
         raise
     except Exception as error:
-        raise ValueError(f"{path} cannot be read as DICOM: {_one_line(error)}") from None
+        raise ScanError(path, f"cannot be read as DICOM: {_one_line(error)}", likely_cure(path)) from None
     if not rows or not columns:
-        raise ValueError(f"{path} is a DICOM file without an image")
+        raise ScanError(path, "is a DICOM file without an image", "give one that has pixels")
     if int(dataset.get("SamplesPerPixel", 1)) != 1:
-        raise ValueError(f"{path} is a colour image; a CT slice has one value per pixel")
+        raise ScanError(path, "is a colour image", "a CT slice has one value per pixel")
     return dataset
 
 
@@ -145,8 +149,11 @@ def _slices(path: Path, dataset: Any) -> Iterator[Slice]:
 
 def read_series(path: Path) -> Series:
     """The series of a file, or the largest series in a folder and its subfolders."""
-    if not path.is_dir():
-        return _series([(path, _header(path))], ())
+    with readable(path):
+        return _series_of_folder(path) if path.is_dir() else _series([(path, _header(path))], ())
+
+
+def _series_of_folder(path: Path) -> Series:
     files = [file for file in sorted(path.rglob("*")) if file.is_file() and is_dicom(file)]
     groups: dict[tuple[Any, ...], list[tuple[Path, Any]]] = {}
     without_image = 0

@@ -16,6 +16,9 @@ import numpy as np
 from smadmm.arguments import ArgumentError
 from smadmm.extras import needs
 from smadmm.imaging.phase import QUANTITIES
+from smadmm.io.hdf5 import within
+from smadmm.io.limits import load_npy, load_npz
+from smadmm.io.scan import ScanError, readable
 
 HDF5 = {".h5", ".hdf5"}
 
@@ -26,9 +29,8 @@ def is_patterns(path: Path) -> bool:
     if suffix in HDF5:
         return True
     if suffix == ".npz":
-        with _opened(path, np.load, allow_pickle=False) as archive:
-            return any(name in archive for name in QUANTITIES)
-    return suffix == ".npy" and _opened(path, np.load, mmap_mode="r", allow_pickle=False).ndim == 3
+        return any(name in _opened(path, load_npz) for name in QUANTITIES)
+    return suffix == ".npy" and bool(read_array(path).ndim == 3)
 
 
 def read_patterns(path: Path, masks: Path | None = None, quantity: str | None = None) -> dict[str, Any]:
@@ -38,17 +40,19 @@ def read_patterns(path: Path, masks: Path | None = None, quantity: str | None = 
         found["masks"] = read_array(masks)
     kinds = [name for name in QUANTITIES if name in found and quantity in (None, name)]
     if len(kinds) != 1:
-        raise ValueError(f"{path} needs one array 'amplitudes' or 'intensities'; it has {sorted(found)}")
-    scan: dict[str, Any] = {name: np.asarray(found[name]) for name in ("positions", "probe") if name in found}
+        raise ScanError(path, f"has the arrays {sorted(found)}", "it needs one of 'amplitudes' or 'intensities'")
+    with readable(path):
+        scan: dict[str, Any] = {name: np.asarray(found[name]) for name in ("positions", "probe") if name in found}
     if "masks" not in found and len(scan) < 2:
         raise ArgumentError("{0} has no array 'masks'; it has {1}, or give {mask_file} MASKS.npy", path, sorted(found))
-    parts = {name: np.asarray(found[name]) if name in found else None for name in ("truth", "valid")}
+    with readable(path):
+        parts = {name: np.asarray(found[name]) if name in found else None for name in ("truth", "valid")}
     return {"patterns": found[kinds[0]], "masks": found.get("masks"), "quantity": kinds[0], **parts, **scan}
 
 
 def read_array(path: Path) -> Any:
     """The array of an NPY file, left on disk."""
-    return _opened(path, np.load, mmap_mode="r", allow_pickle=False)
+    return _opened(path, load_npy, mapped=True)
 
 
 def _content(path: Path, quantity: str | None) -> dict[str, Any]:
@@ -58,19 +62,16 @@ def _content(path: Path, quantity: str | None) -> dict[str, Any]:
             raise ArgumentError("say what {0} holds: {quantity} amplitudes or {quantity} intensities", path)
         return {quantity: read_array(path)}
     if path.suffix.lower() not in HDF5:
-        with _opened(path, np.load, allow_pickle=False) as archive:
-            return dict(archive)
+        return dict(_opened(path, load_npz))
     h5py = needs("h5py", "imaging", "HDF5 files")
     stored = _opened(path, lambda name: h5py.File(name, "r"))
-    return {name: value for name, value in stored.items() if isinstance(value, h5py.Dataset)}
+    with readable(path):
+        items = {name: stored[name] for name in stored if within(h5py, stored, name, path.parent)}
+        return {name: value for name, value in items.items() if isinstance(value, h5py.Dataset)}
 
 
 def _opened(path: Path, load: Any, **options: Any) -> Any:
     if not path.exists():
         raise ValueError(f"there is no file {str(path)!r}")
-    try:
+    with readable(path):
         return load(path, **options)
-    except ImportError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
