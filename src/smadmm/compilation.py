@@ -21,7 +21,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-import pickle
 import re
 import sys
 from collections.abc import Callable
@@ -40,8 +39,6 @@ COMPILING = "compiling kernels, which takes some seconds and happens once per in
 NOT_KEPT = (
     "compiling kernels, which takes some seconds each time: no folder can be written to; set NUMBA_CACHE_DIR to one"
 )
-DAMAGED = (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, ImportError, IndexError,
-           pickle.UnpicklingError)  # fmt: skip
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
 
 
@@ -62,14 +59,14 @@ class _Cache(FunctionCache):
         return *super()._index_key(sig, codegen), _source_key(self._py_func.__module__)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        with suppress(*DAMAGED):
+        with suppress(Exception):  # a damaged file raises what it likes
             return super().load_overload(sig, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
             super().save_overload(sig, data)
-        except DAMAGED:  # an index that cannot be read is replaced, if that can be done
-            with suppress(*DAMAGED):
+        except Exception:  # an index that cannot be read is replaced, if that can be done
+            with suppress(Exception):
                 self.flush()
                 super().save_overload(sig, data)
 

@@ -133,7 +133,7 @@ class Finished:
             if self.alone:  # the image has moved
                 write_arrays(path, arrays, about)
         elif not self.alone:
-            self._put(number, np.load(path.parent / "image.npy", mmap_mode="r")[number])
+            self._put(number, np.load(path.parent / "image.npy", mmap_mode="r", allow_pickle=False)[number])
         self.rows[number] = row
         self.histories[number] = History({k: [math.nan if v is None else v for v in c] for k, c in columns.items()})
         if arrays:
