@@ -48,6 +48,7 @@ class Case:
 
     run: Callable[[Path, str], None]  # how: "first", "other" (another answer), "over" or "again"
     answer: Answer
+    warm: bool = True  # it may run in the parent first; not with threads or backward(), which forks do not survive
     replaces: bool = True  # it can replace an old result; else that is refused, and removed by hand
 
 
@@ -62,9 +63,12 @@ def cases() -> dict[str, Case]:
         "run": Case(run_solver, state_of_checkpoint, replaces=False),
         "reconstruct": command(f"{ct} --prior tv", array("image.npy"), "--strength 2"),
         "reconstruct, learned prior": command(f"{ct} --prior ridge-ct --batch 4", array("image.npy"), "--seed 1"),
+        "reconstruct --workers": command(
+            f"{ct} --prior tv --workers 2", array("image.npy"), "--strength 2", warm=False
+        ),
         "retrieve": command(masks, array("image.npy"), "--seed 1"),
         "classify": command(rows, array("model.npz"), "--alpha 0.1", resume=False),
-        "train-denoiser": Case(train, array("weights.safetensors"), replaces=False),
+        "train-denoiser": Case(train, array("weights.safetensors"), warm=False, replaces=False),
         "reproduce": Case(reproduce_experiment, rows_of_results),
     }
 
@@ -80,7 +84,7 @@ def main_of(words: list[str]) -> None:
     main()
 
 
-def command(text: str, answer: Answer, other: str, resume: bool = True) -> Case:
+def command(text: str, answer: Answer, other: str, resume: bool = True, warm: bool = True) -> Case:
     """A command with --out, --overwrite and, if it can, --resume; with the options `other` it has another answer."""
 
     def run(folder: Path, how: str) -> None:
@@ -89,7 +93,7 @@ def command(text: str, answer: Answer, other: str, resume: bool = True) -> Case:
         words += ["--overwrite"] if how in ("over", "again") else []
         main_of(words + (["--resume"] if how == "again" and resume else []))
 
-    return Case(run, answer)
+    return Case(run, answer, warm)
 
 
 def array(name: str) -> Answer:
@@ -392,12 +396,18 @@ def folder_removed(bench: Bench, seed: int) -> None:
 
 def two_runs(bench: Bench, seed: int) -> None:
     """The second is refused at once, and the first does not notice."""
-    how = bench.begin(False)
-    first = start(bench.case, bench.folder, how)
     marks = [bench.folder / ".lock", bench.folder / ".checkpoint.lock", bench.folder / ".weights.safetensors.lock"]
-    while not any(mark.exists() for mark in marks):
-        assert os.waitpid(first, os.WNOHANG)[0] == 0, "it ended before it was seen to have a lock"
-    os.kill(first, signal.SIGSTOP)
+    for _ in range(50):
+        first = start(bench.case, bench.folder, bench.begin(False))
+        while not any(mark.exists() for mark in marks) and os.waitpid(first, os.WNOHANG)[0] == 0:
+            pass
+        with suppress(ProcessLookupError):
+            os.kill(first, signal.SIGSTOP)
+        if any(mark.exists() for mark in marks):  # it has not ended meanwhile
+            break
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(first, signal.SIGKILL)
+            os.waitpid(first, 0)
     begin = time.monotonic()
     code = ended(start(bench.case, bench.folder, "again"))
     seconds, told = time.monotonic() - begin, bench.told()
@@ -452,7 +462,7 @@ def trials(bench: Bench, repeats: int, known: int) -> Iterator[tuple[str, int, C
     if can_mount():
         for size in (4, 8, 12, 16, 24, 32, 48, 64, 96, 128):
             yield "disk full", size, lambda n=size: disk_full(bench, n)
-    for seed in range(known, known + repeats):
+    for seed in range(known + repeats):
         yield "kill -9 at a random moment", seed, lambda n=seed: killed_some_time(bench, n)
         if seed % 5 == 0:
             yield "SIGTERM twice", seed, lambda n=seed: terminated_twice(bench, n)
@@ -484,7 +494,7 @@ def warm(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as place, open(os.devnull, "w", encoding="utf-8", newline="") as nowhere:
         make_data(Path(place) / "data")
         for number, name in enumerate(names):
-            if name != "train-denoiser":  # after backward() torch must not fork
+            if cases()[name].warm:
                 (Path(place) / str(number)).mkdir()
                 with redirect_stdout(nowhere), redirect_stderr(nowhere), suppress(SystemExit):
                     cases()[name].run(Path(place) / str(number), "first")
@@ -534,6 +544,7 @@ def torture(names: list[str], log: Path, seconds: float, repeats: int = 100, mos
             benches.append((name, list(trials(bench, repeats, known))))
         waiting = [(name, *trial) for name, some in benches for trial in some]
         random.Random(len(outcomes)).shuffle(waiting)
+        waiting.sort(key=lambda trial: not outcomes.get((trial[1], trial[0], trial[2])))  # those that failed first
         for name, fault, number, attempt in waiting:
             if time.monotonic() - begin > seconds or done == most:
                 break
