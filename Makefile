@@ -57,6 +57,8 @@ TORTURE_MINUTES ?= 30
 torture: venv  ## faults and damaged files for as long as you like; it goes on where it stopped, tables go into docs/results
 	$(BIN)/python tests/torture/faults.py --minutes $(TORTURE_MINUTES) --out docs/results/torture
 	$(BIN)/python tests/torture/readers.py --minutes $(TORTURE_MINUTES) --out docs/results/torture
+	$(BIN)/python tests/torture/first_call.py --out docs/results/torture
+	$(BIN)/python tests/test_concurrency.py 1000000
 
 bench: venv  ## figures against peers, as ratios in one run
 	$(BIN)/python benchmarks/overhead.py

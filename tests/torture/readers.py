@@ -423,7 +423,8 @@ TARGETS: dict[str, tuple[Callable[[Path], None], Read, str]] = {
     "results.json": (text(RESULTS), read_results, "typer"),
 }
 SLOW = ("exchange.h5", "tomo.nxs", "filtered.h5", "seven.mat", "store.zarr", "slice.dcm", "view.dcm", "table.parquet",
-        "table.feather", "table.csv", "table.tsv", "table.arff", "results.json", "patterns.h5")  # fmt: skip
+        "table.feather", "table.csv", "table.tsv", "table.arff", "results.json", "patterns.h5",
+        "weights.safetensors", "model.npz", "tilt.mrc")  # fmt: skip
 
 # --- mutations --------------------------------------------------------------------------------------------------------
 
