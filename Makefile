@@ -4,7 +4,7 @@ BIN := .venv/bin
 # one thread per process: small tensors are several times slower with more
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo check test coverage test-browser test-peers mutants faults bench benchopt lint clean
+.PHONY: venv demo check test coverage test-browser test-peers mutants faults torture bench benchopt lint clean
 # the tests of a developer's minute
 FAST := not slow and not command and not browser
 
@@ -73,6 +73,13 @@ faults: venv  ## workers and ranks that are killed and, as root, cables that are
 bench-stream: venv  ## ten million rows of Parquet, killed three times; installs pyarrow
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pyarrow
 	$(BIN)/python benchmarks/row_stream.py
+
+TORTURE_MINUTES ?= 30
+torture: venv  ## faults and damaged files for as long as you like; it goes on where it stopped, tables go into docs/results
+	$(BIN)/python tests/torture/faults.py --minutes $(TORTURE_MINUTES) --out docs/results/torture
+	$(BIN)/python tests/torture/readers.py --minutes $(TORTURE_MINUTES) --out docs/results/torture
+	$(BIN)/python tests/torture/first_call.py --out docs/results/torture
+	$(BIN)/python tests/test_concurrency.py 1000000
 
 bench: venv  ## figures against peers, as ratios in one run
 	$(BIN)/python benchmarks/overhead.py

@@ -1,6 +1,7 @@
 """The report page in a real browser, Debian's Chromium without a window: what a reader does, and no network."""
 
 import io
+import json
 import os
 import re
 import shutil
@@ -28,6 +29,7 @@ from smadmm.report import (
     Table,
     Verdict,
 )
+from smadmm.report.pictures import png
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -100,6 +102,82 @@ def report(tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
     page.write(path)
     return path
+
+
+RUNS = "window.payload=1"
+PAYLOADS = [
+    f"<script>{RUNS}</script>", f"</script><script>{RUNS}</script>", f"</title><script>{RUNS}</script>",
+    f"</style><script>{RUNS}</script>", f"--><script>{RUNS}</script>", f"]]><script>{RUNS}</script>",
+    f"<img src=x onerror={RUNS}>", f'"><img src=x onerror={RUNS}>', f"'><img src=x onerror={RUNS}>",
+    f"<svg onload={RUNS}>", f'"><svg/onload={RUNS}>', f"<body onload={RUNS}>",
+    f"<iframe srcdoc='<script>{RUNS}</script>'>",
+    f"<iframe src=javascript:{RUNS}>", f"javascript:{RUNS}",
+    f"<a href=javascript:{RUNS} autofocus onfocus={RUNS}>x</a>",
+    f'" onmouseover="{RUNS}', f"' autofocus onfocus='{RUNS}", f"<input autofocus onfocus={RUNS}>",
+    f"<details open ontoggle={RUNS}>", f"<video><source onerror={RUNS}></video>", f"<object data=javascript:{RUNS}>",
+    f"<embed src=javascript:{RUNS}>", "<meta http-equiv=refresh content='0;url=https://example.org'>",
+    "<link rel=stylesheet href=https://example.org/a.css>", "<base href=https://example.org/>",
+    "<form action=https://example.org><button autofocus>x</button></form>", "<img src=https://example.org/a.png>",
+    "{{constructor.constructor('window.payload=1')()}}", f"\u2028\u2029\0<!--<script>{RUNS}//",
+]  # fmt: skip
+
+
+def hostile_results(text, number):
+    """A results.json in which every text is a payload."""
+    measured = {"ours": 1.0, "paper": 2.0}
+    report = [text, {"kind": "heading", "text": text, "level": 2},
+              {"kind": "facts", "facts": {text: text}, "title": text},
+              {"kind": "verdict", "claim": text, "outcome": "holds", "because": text},
+              {"kind": "table", "title": text, "columns": [text, {"name": text, "form": ".2f"}],
+               "rows": [[text, measured]], "note": text},
+              {"kind": "curves", "title": text, "x_label": text, "y_label": text, "note": text,
+               "series": [{"name": text, "x": [1, 2], "y": [1, 2]}]},
+              {"kind": "compare", "title": text, "images": {text: "a.png", text + "2": "a.png"}, "note": text},
+              {"kind": "picture", "image": "a.png", "alt": text, "caption": text, "title": text}]  # fmt: skip
+    about = {"command": text, "seed": text, "version": text, "seconds": 1.0, "environment": {text: text}}
+    return json.dumps({**about, "quick": bool(number % 2), "report": report, "rows": []})
+
+
+def test_nothing_in_results_runs_or_leaves_the_folder(visit, tmp_path):
+    assert len(PAYLOADS) == 30
+    for number, text in enumerate(PAYLOADS):
+        name = re.sub(r"[/\0]", " ", text)[:200]
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.png").write_bytes(png(np.eye(4)))
+        (tmp_path / name / "results.json").write_text(hostile_results(text, number), encoding="utf-8")
+    index(tmp_path).write(tmp_path / "index.html")
+    tab = visit(tmp_path / "index.html", DESKTOP)
+    assert tab.locator("figure.curves svg").count() == len(PAYLOADS)  # all of them are shown
+    assert tab.locator("table caption").count() >= len(PAYLOADS)
+    for place in tab.locator("input, button, figure.curves svg").all()[:40]:
+        place.hover(force=True)
+    assert tab.evaluate("window.payload") is None
+    assert tab.locator("iframe, object, embed, form, base, main link, main meta, [onerror], [onload]").count() == 0
+
+
+@pytest.mark.slow
+def test_nothing_in_names_and_fields_of_data_runs(visit, tmp_path):
+    from test_images import write_dicom
+    from typer.testing import CliRunner
+
+    from smadmm.__main__ import app
+
+    source = tmp_path / re.sub(r"[/\0]", " ", PAYLOADS[7])
+    source.mkdir()
+    fields = {"PatientName": "Mueller^Hans", "PatientID": "id-4711", "SeriesDescription": PAYLOADS[1][:64],
+              "ConvolutionKernel": PAYLOADS[9][:16]}  # fmt: skip
+    values = np.random.default_rng(0).integers(0, 2000, (20, 24))
+    write_dicom(source / f"Mueller {re.sub('[/]', ' ', PAYLOADS[0])}.dcm", values, **fields)
+    write_dicom(source / "other.dcm", values[:10], series="1.2.4", **fields)
+    out = tmp_path / "out of Hans"
+    options = ["--simulate", "12", "--iterations", "2", "--prior", "tv", "--quiet", "--out", str(out)]
+    done = CliRunner().invoke(app, ["reconstruct", str(source), *options])
+    assert done.exit_code == 0, done.output
+    tab = visit(out / "report.html", DESKTOP)
+    assert tab.evaluate("window.payload") is None and "onerror" in tab.locator("h1").inner_text()
+    for file in (out / "run.json", out / "report.html", out / "dicom" / "slice_0000.dcm"):
+        assert not re.search(rb"mueller|4711", file.read_bytes(), re.IGNORECASE), file
+    assert {path.name for path in tmp_path.iterdir()} == {source.name, out.name}
 
 
 def plot(tab):

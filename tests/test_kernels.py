@@ -1,20 +1,25 @@
-"""Compiled kernels give the same bits whatever the cache held: nothing, everything, or all but one of a module."""
+"""Compiled kernels give the same bits whatever the cache held: nothing, everything, or every other one."""
 
 import hashlib
 import importlib
+import importlib.util
 import json
+import linecache
 import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
-from itertools import zip_longest
 from pathlib import Path
 from types import CodeType, FunctionType
 
 import numpy as np
 import pytest
 import torch
+
+numba = pytest.importorskip("numba")
+from smadmm import compilation  # noqa: E402
+from smadmm.compilation import _source_key  # noqa: E402
 
 # --- new kernels join here: their modules, and a line that runs them ------------------------------------------------
 
@@ -176,17 +181,17 @@ def in_a_child():
 def main(folder):
     """What cold, warm and partly removed caches give, as JSON."""
     cache, kept = folder / "cache", folder / "kept"
-    names = ([f"{name}.{entry.py_func.__name__}" for entry in entries(name)] for name in CASES)
+    names = [f"{name}.{entry.py_func.__name__}" for name in CASES for entry in entries(name)]
     answers = {"cold": in_a_child(), "warm": in_a_child()}
     shutil.copytree(cache, kept)
-    for removed in zip_longest(*names):  # one of each module together: modules do not share compiled code
+    for removed in (names[::2], names[1::2]):  # each beside neighbours that are loaded
         shutil.rmtree(cache)
         shutil.copytree(kept, cache)
-        for name in filter(None, removed):
+        for name in removed:
             package, module, function = name.split(".")[-3:]
             for file in cache.glob(f"{package}_*/{module}.{function}-*"):
                 file.unlink()
-        answers[" ".join(filter(None, removed))] = in_a_child()
+        answers[" ".join(removed)] = in_a_child()
     print(json.dumps(answers))
 
 
@@ -210,6 +215,81 @@ def test_bits_do_not_depend_on_the_cache(tmp_path):
     for removed, answer in answers.items():
         assert answer["compiled"] == removed.split() or removed in ("cold", "warm")
         assert answer["hashes"] == cold["hashes"], f"other bits than from cold: {removed} was removed from the cache"
+
+
+def loaded(folder):
+    """A kernel and its body, in two modules of a folder, as if this process had just begun."""
+    _source_key.cache_clear()
+    for name in ("smadmm.body_for_tests", "smadmm.kernel_for_tests"):
+        spec = importlib.util.spec_from_file_location(name, folder / f"{name.split('.')[1]}.py")
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        linecache.checkcache()
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules["smadmm.kernel_for_tests"].kernel
+
+
+BODY = """from smadmm.compilation import inlined
+
+@inlined()
+def body(x):
+    return x + 1.0
+"""
+KERNEL = """from smadmm.body_for_tests import body
+from smadmm.compilation import compiled
+
+@compiled()
+def kernel(x):
+    return body(x) + body(x)
+"""
+
+
+@pytest.fixture
+def kernels(tmp_path, monkeypatch):
+    (tmp_path / "body_for_tests.py").write_text(BODY, encoding="utf-8")
+    (tmp_path / "kernel_for_tests.py").write_text(KERNEL, encoding="utf-8")
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for name in ("smadmm.body_for_tests", "smadmm.kernel_for_tests"):
+        monkeypatch.setitem(sys.modules, name, None)
+    return tmp_path
+
+
+def compiles(folder, answer=4.0):
+    """Whether a kernel is compiled, rather than read."""
+    kernel = loaded(folder)
+    assert kernel(1.0) == answer
+    return not kernel.stats.cache_hits
+
+
+def test_a_kernel_is_compiled_once_and_again_when_its_body_or_the_processor_changes(kernels, monkeypatch):
+    assert compiles(kernels) and not compiles(kernels)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(numba.core.codegen.CPUCodegen, "magic_tuple", lambda self: ("another", "processor", ""))
+        assert compiles(kernels)
+    assert not compiles(kernels)
+    (kernels / "body_for_tests.py").write_text(BODY.replace("1.0", "2.0"), encoding="utf-8")
+    assert compiles(kernels, answer=6.0) and not compiles(kernels, answer=6.0)
+
+
+def no_space(*given):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_cache_that_cannot_be_used_costs_time_and_no_result(kernels, monkeypatch, caplog):
+    assert compiles(kernels)
+    for ending in ("nbi", "nbc"):
+        for file in (kernels / "cache").rglob(f"*.{ending}"):
+            file.write_bytes(file.read_bytes()[:40] if ending == "nbc" else b"")
+        assert compiles(kernels) and not compiles(kernels)
+    with monkeypatch.context() as full:
+        full.setattr(numba.core.caching.IndexDataCacheFile, "_open_for_write", no_space)
+        (kernels / "body_for_tests.py").write_text(BODY.replace("1.0", "2.0"), encoding="utf-8")
+        assert compiles(kernels, answer=6.0) and compiles(kernels, answer=6.0)
+    monkeypatch.setattr(numba.core.caching.CacheImpl, "_locator_classes", [])
+    numba.core.event.register("numba:compile", compilation._LISTENER)
+    with caplog.at_level("INFO", "smadmm"):
+        assert compiles(kernels, answer=6.0)
+    assert caplog.messages == [compilation.NOT_KEPT]
 
 
 def test_there_is_one_place_that_compiles():

@@ -12,7 +12,7 @@ import torch
 
 from smadmm import ADMM, SAGA, SGD, Diverged, History, Problem, Reason, Stop, Storm, certify, run
 from smadmm.checkpoint import load
-from smadmm.losses import Logistic, Squared, Stream
+from smadmm.losses import Autograd, Logistic, Squared, Stream
 from smadmm.proxes import L1, Denoised
 from smadmm.sampling import next_kept
 
@@ -247,6 +247,38 @@ def test_what_is_not_finite_is_named_within_an_iteration(problem, g):
     assert len(calls) == 6 and torch.isfinite(caught.value.state.x).all()
     with pytest.raises(ValueError, match="the first x holds NaN or infinity"):
         run(solver(problem), START * float("nan"), Stop(iterations=9))
+
+
+def test_a_bad_sample_is_named_in_the_iteration_that_draws_it(g, tmp_path):
+    X = torch.randn(200, 6, generator=g, dtype=torch.float64)
+    X[33, 2] = float("nan")
+    drawn = []
+
+    class Watched(Squared):
+        def draw(self, rng, size):
+            batch = super().draw(rng, size)
+            drawn.append(33 in batch.tolist())
+            return batch
+
+    diverging = ADMM(Problem(Watched(X, torch.ones(200)), L1(0.01)), SGD(4), rho=1.0, eta=50.0)
+    with pytest.raises(Diverged, match="in the data of sample 33, or in the loss there") as caught:
+        run(diverging, START, Stop(iterations=999), objective=False, checkpoint=tmp_path / "kept")
+    assert sum(drawn) == 1 and drawn[-1]
+    assert caught.value.state.k == len(drawn) - 2 and torch.isfinite(caught.value.state.x).all()
+    kept = load(tmp_path / "kept")[0]
+    assert kept.k == caught.value.state.k and torch.isfinite(kept.est.v).all()
+
+
+def test_a_prox_and_a_loss_that_give_infinity_are_named(problem, g):
+    class Infinite(L1):
+        def prox(self, v, t):
+            return v / 0
+
+    with pytest.raises(Diverged, match="the prox of Infinite gave values that are not finite in iteration 1"):
+        run(ADMM(Problem(problem.f, Infinite(0.1)), SGD(4), rho=0.1, eta=1.0), START + 1, Stop(iterations=9))
+    loss = Autograd(lambda x, batch: (x.sum() * 1e300) ** 3, n=5)
+    with pytest.raises(Diverged, match="the gradient is not finite"):
+        run(ADMM(Problem(loss, L1(0.1)), SGD(4), rho=0.1, eta=1.0), START + 1, Stop(iterations=9), objective=False)
 
 
 def test_quiet_without_a_terminal(problem, capfd):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from string import Formatter
 from typing import Any
 
@@ -24,6 +25,21 @@ class ArgumentError(ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.sentence, *self.values)
+
+
+class FileError(ArgumentError):
+    """A file that cannot be used: which, why, and what to do; {angles} in the cure is the argument angles.
+
+    >>> str(FileError("scan.h5", "has no angles", "give {angles}"))
+    'scan.h5 has no angles; give angles'
+    """
+
+    def __init__(self, path: Path | str, reason: str, cure: str = ""):
+        self.path, self.reason, self.cure = Path(path), reason, cure
+        super().__init__("{0} {1}" + (f"; {cure}" if cure else ""), path, reason)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.reason, self.cure)
 
 
 class MissingError(ArgumentError, FileNotFoundError):

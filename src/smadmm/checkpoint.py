@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from smadmm.arguments import FileError
 from smadmm.estimators import Estimate
 from smadmm.io.files import atomic_write
 from smadmm.operators.linear import is_scipy_sparse
@@ -34,12 +35,17 @@ from smadmm.stepsize import StepSize
 MAGIC = b"SMADMM\r\n"
 VERSION = 1
 HEADER = struct.Struct("<8sIQ32s")
+OLDER = "use an older checkpoint, or remove it and start anew"
 
 Description = dict[str, str]  # of a problem and solver: a text for each setting
 
 
 class CheckpointError(ValueError):
     """A checkpoint that must not be used, and why."""
+
+
+class DamagedError(FileError, CheckpointError):
+    """A file that is no checkpoint, or no longer."""
 
 
 # --- settings as text -------------------------------------------------------------------------------------------------
@@ -245,23 +251,36 @@ def parse(
     data: bytes, path: str | os.PathLike[str], settings: Description | None, device: torch.device | str
 ) -> tuple[State, Any]:
     """The same from the content of the file `path`."""
+    payload = _payload(data, Path(path))
+    try:
+        with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
+            content = json.loads(archive["text"].tobytes())
+            tensors = {name: torch.from_numpy(archive[name]).to(device) for name in archive.files if name != "text"}
+        if settings is not None:
+            refuse_difference(content["settings"], settings)
+        kinds, extra = _known_types(), content["extra"]
+        others = {name: _unpack(tree, tensors, kinds) for name, tree in content.get("others", {}).items()}
+        state = _unpack(content["state"], tensors, kinds)
+        if not isinstance(state, State):
+            raise TypeError(f"its state is a {type(state).__name__}")
+        return state, extra | others if others else extra
+    except CheckpointError:
+        raise
+    except Exception as error:  # its checksum is right, but not what it holds
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DamagedError(Path(path), f"holds no state of smadmm: {reason}", OLDER) from error
+
+
+def _payload(data: bytes, path: Path) -> bytes:
+    """What a checkpoint holds, after its checksum was seen to be right."""
     if len(data) < HEADER.size or data[: len(MAGIC)] != MAGIC:
-        raise CheckpointError(f"{path} is not a checkpoint of smadmm, or its beginning is damaged")
+        raise DamagedError(path, "is not a checkpoint of smadmm, or its beginning is damaged", OLDER)
     _, version, length, digest = HEADER.unpack_from(data)
     if version != VERSION:
-        raise CheckpointError(
-            f"{path} has format {version}, this release reads {VERSION}; use the release that wrote it"
-        )
+        raise DamagedError(path, f"has format {version}, this release reads {VERSION}", "use the release that wrote it")
     payload = data[HEADER.size :]
     if len(payload) != length:
-        raise CheckpointError(f"{path} is cut short or padded: {len(payload)} bytes instead of {length}")
+        raise DamagedError(path, f"is cut short or padded: {len(payload)} bytes instead of {length}", OLDER)
     if hashlib.sha256(payload).digest() != digest:
-        raise CheckpointError(f"{path} is damaged: its checksum does not match; use an older checkpoint")
-    with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
-        content = json.loads(archive["text"].tobytes())
-        tensors = {name: torch.from_numpy(archive[name]).to(device) for name in archive.files if name != "text"}
-    if settings is not None:
-        refuse_difference(content["settings"], settings)
-    kinds, extra = _known_types(), content["extra"]
-    others = {name: _unpack(tree, tensors, kinds) for name, tree in content.get("others", {}).items()}
-    return _unpack(content["state"], tensors, kinds), extra | others if others else extra
+        raise DamagedError(path, "is damaged: its checksum does not match", OLDER)
+    return payload

@@ -18,7 +18,7 @@ from smadmm.cli.options import Data, OnlyCPU, Overwrite, Quiet, Resume, Seed, Th
 from smadmm.io.files import write_csv
 from smadmm.io.libsvm import Dataset, load_libsvm
 from smadmm.io.limits import text_of
-from smadmm.io.scan import readable
+from smadmm.io.scan import ScanError, readable
 from smadmm.io.tables import kind_of, load_table
 from smadmm.report.figures import not_drawn, write_figure
 
@@ -152,7 +152,7 @@ def _graph(name: str) -> Any:
         ends = np.array([words for line in text.splitlines() if (words := line.partition("#")[0].split())], dtype=str)
         if ends.ndim != 2 or ends.shape[1] != 2:
             raise ValueError(f"{name} is not a file of edges, two features per line")
-    return ends.astype(np.int64) if all(end.isdigit() for end in ends.ravel()) else ends.tolist()
+        return ends.astype(np.int64) if all(end.isdecimal() for end in ends.ravel()) else ends.tolist()
 
 
 def _fit(model: Any, train: Dataset, held_out: Dataset | None, folder: Path | None) -> Iterator[str]:
@@ -246,5 +246,7 @@ def load_rows(
         with path.open("rb") as file:
             start = file.read(4096)
         if b"\0" in start and not start.startswith((b"BZh", b"\x1f\x8b")):
-            raise ValueError(f"{source} is neither a table (CSV, TSV, Parquet, Feather, ARFF) nor a LIBSVM file")
+            raise ScanError(
+                path, "is neither a table nor a LIBSVM file", "give CSV, TSV, Parquet, Feather, ARFF or LIBSVM"
+            )
     return load_libsvm(source, data=data, n_features=features)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -58,7 +57,7 @@ from smadmm.imaging.simulation import (
 )
 from smadmm.io import dicom
 from smadmm.io.angles import read_range
-from smadmm.io.files import atomic_write, output_folder, write_array
+from smadmm.io.files import atomic_write, discard, output_folder, write_array
 from smadmm.io.growing import complete, following
 from smadmm.io.hdf5 import HDF5
 from smadmm.io.images import Lazily, Slices, hounsfield, read_slices
@@ -141,6 +140,9 @@ def reconstruct(
     follow: Follow = False,
     every: Every = 16,
     patience: Patience = 60.0,
+    keep_patient: Annotated[
+        bool, typer.Option("--keep-patient", help="DICOM: results may say whose the images are.")
+    ] = False,
     resume: Resume = False,
     overwrite: Overwrite = False,
     seed: Seed = 0,
@@ -213,11 +215,15 @@ def reconstruct(
             result = _in_the_unit_of(
                 images, result, data["bounds"][1], None if photons else SNR if snr is None else snr
             )
-            _write_dicom(images, result, folder)
-        for line in [*result.save(folder, typed(), path.name), *(f"Warning: {text}" for text in result.warnings)]:
+            _write_dicom(images, result, folder, keep_patient)
+        series = None if images is None or keep_patient else images.series
+        told = [typed(), path.name] if series is None else [series.without_patient(t) for t in (typed(), path.name)]
+        if series is not None:
+            result = replace(result, notes=tuple(map(series.without_patient, result.notes)))
+        for line in [*result.save(folder, *told), *(f"Warning: {text}" for text in result.warnings)]:
             typer.echo(line)
         del result  # Windows cannot remove files that are mapped
-        shutil.rmtree(folder / UNFINISHED)
+        discard(folder / UNFINISHED, "settings.json")
         for name in ("preview.npy", "preview.png"):
             (folder / name).unlink(missing_ok=True)
 
@@ -332,7 +338,7 @@ def _in_the_unit_of(slices: Slices, result: ImageResult, top: float, snr: float 
     return result.in_unit("gray value", lambda x: np.asarray(x) / np.float32(top), (low, high))
 
 
-def _write_dicom(slices: Slices, result: ImageResult, folder: Path) -> None:
+def _write_dicom(slices: Slices, result: ImageResult, folder: Path, keep_patient: bool) -> None:
     """A derived DICOM file per slice, where the input was a series of single frames."""
     series = slices.series
     if series is None or any(piece.frame for piece in series.slices):
@@ -342,4 +348,4 @@ def _write_dicom(slices: Slices, result: ImageResult, folder: Path) -> None:
     images = result.image if result.image.ndim == 3 else result.image[None]
     target = output_folder(folder / "dicom")
     for number, image in enumerate(images):
-        atomic_write(target / f"slice_{number:04d}.dcm", dicom.derived(series, number, image, text))
+        atomic_write(target / f"slice_{number:04d}.dcm", dicom.derived(series, number, image, text, keep_patient))

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from smadmm.arguments import FileError
 from smadmm.denoisers.dncnn import DnCNN
 from smadmm.denoisers.gradient_step import GradientStep
 from smadmm.denoisers.ridge import Ridge
@@ -54,13 +55,17 @@ def load(name: str | Path) -> GradientStep:
     try:
         potential = _potential(about, tensors)
         sigma, bound = about["sigma"], about["lipschitz"]
+        proved = not isinstance(potential, Ridge) or potential.certificate() <= bound * (1 + 1e-9)
+        denoiser = GradientStep(potential, sigma, bound)
     except Exception as error:
-        raise ValueError(f"{path} holds no potential that this version can use ({error}); train it anew") from error
-    if isinstance(potential, Ridge) and not potential.certificate() <= bound * (1 + 1e-9):
-        raise ValueError(f"{path} is damaged: Lip(I - D) <= {bound} is not true of the weights in it; fetch it anew")
+        reason = " ".join(str(error).split())
+        raise FileError(path, f"holds no potential that this version can use ({reason})", "train it anew") from error
+    if not proved:
+        reason = f"is damaged: Lip(I - D) <= {bound} is not true of the weights in it"
+        raise FileError(path, reason, "fetch it anew")
     if isinstance(potential, DnCNN) and path.parent == SHIPPED:
-        bound = max(bound, card(path.stem).get("test", {}).get("measured", bound))
-    return GradientStep(potential, sigma, bound).requires_grad_(False).eval()
+        denoiser.lipschitz = max(bound, card(path.stem).get("test", {}).get("measured", bound))
+    return denoiser.requires_grad_(False).eval()
 
 
 def read_tensors(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -71,7 +76,8 @@ def read_tensors(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Tensor
             about = json.loads(file.metadata()[key])
             return about, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except Exception as error:
-        raise ValueError(f"{path} is damaged or was not written by smadmm: {error!r}") from error
+        reason = " ".join(str(error).split())
+        raise FileError(path, f"is damaged or was not written by smadmm: {reason}", "fetch it anew") from error
 
 
 def _potential(about: dict[str, Any], tensors: dict[str, Tensor]) -> Ridge | DnCNN:
@@ -101,7 +107,11 @@ def card(name: str) -> dict[str, Any]:
     """
     if name not in shipped():
         raise ValueError(f"no weights {name!r}; shipped are {', '.join(shipped())}")
-    content: dict[str, Any] = json.loads((SHIPPED / f"{name}.json").read_text(encoding="utf-8"))
+    path = SHIPPED / f"{name}.json"
+    try:
+        content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FileError(path, f"is damaged: {' '.join(str(error).split())}", "install smadmm anew") from error
     return content
 
 

@@ -32,7 +32,7 @@ from smadmm.imaging.result import DataWarning, ImageResult
 from smadmm.imaging.sinograms import BackProjections, root_mean_square, small_mean
 from smadmm.imaging.slices import Scan
 from smadmm.imaging.trial import Trust, settled, trial_of
-from smadmm.io.files import atomic_write, output_folder, read_arrays, write_arrays, write_slices
+from smadmm.io.files import atomic_write, output_folder, read_arrays, read_json, write_arrays, write_slices
 from smadmm.running import History, Result
 
 LARGE_RESIDUAL = 0.1  # a relative residual that wants an explanation
@@ -110,12 +110,13 @@ class Finished:
         told = folder / "settings.json"
         if not told.exists():
             output_folder(folder)
-            (folder / "image.npy").unlink(missing_ok=True)
+            for left in (*folder.glob("slice_*"), folder / "trial.npz", folder / "image.npy"):
+                left.unlink(missing_ok=True)  # of a run whose removal was stopped
             atomic_write(told, json.dumps(settings).encode())
             return
         if not resume:
             raise ArgumentError("{0} holds an unfinished run; set {resume} to go on with it, or remove it", folder)
-        before = json.loads(told.read_text(encoding="utf-8"))
+        before = read_json(told)
         for name, value in json.loads(json.dumps(settings)).items():
             if before.get(name) != value:
                 change = "" if name == "angles" else f": {before.get(name)} then, {value} now"
@@ -133,7 +134,7 @@ class Finished:
             if self.alone:  # the image has moved
                 write_arrays(path, arrays, about)
         elif not self.alone:
-            self._put(number, np.load(path.parent / "image.npy", mmap_mode="r")[number])
+            self._put(number, np.load(path.parent / "image.npy", mmap_mode="r", allow_pickle=False)[number])
         self.rows[number] = row
         self.histories[number] = History({k: [math.nan if v is None else v for v in c] for k, c in columns.items()})
         if arrays:

@@ -57,7 +57,10 @@ def read_angles(text: str, views: int) -> tuple[NDArray[np.float64], Unit]:
             values = np.array(words, dtype=np.float64)
         if values.dtype.kind not in NUMBERS:
             raise ValueError(f"holds {values.dtype}, not numbers")
-        return np.asarray(values, dtype=np.float64).ravel(), named_unit(path.stem)
+        angles = np.asarray(values, dtype=np.float64).ravel()
+        if not len(angles) or not np.isfinite(angles).all():
+            raise ValueError(f"has {len(angles)} numbers, {int((~np.isfinite(angles)).sum())} of them not finite")
+        return angles, named_unit(path.stem)
 
 
 def in_degrees(angles: NDArray[np.float64], unit: str) -> tuple[NDArray[np.float64], str]:

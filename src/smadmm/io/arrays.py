@@ -176,6 +176,9 @@ def _refused(path: Path, content: Content, reason: str) -> ScanError:
     """An error that lists the arrays, largest first, or the link that leads nowhere."""
     if content.broken:
         return ScanError(path, f"{reason}: its link {content.broken[0]} leads nowhere", "put that file in its place")
+    if content.outside:
+        cure = "put that file below the folder of this one, or set SMADMM_LINKS=anywhere if you trust it"
+        return ScanError(path, f"{reason}: its {content.outside[0]} leads out of its folder", cure)
     order = sorted(content.arrays, key=lambda name: -math.prod(content.arrays[name].shape))
     lines = [f"{name}: {' x '.join(map(str, content.arrays[name].shape))}" for name in order[:LISTED]]
     lines += [f"and {len(order) - LISTED} more"] if len(order) > LISTED else []

@@ -3,11 +3,15 @@
 HU = slope * stored value + intercept. The position of a slice is its ImagePositionPatient along the normal of the image
 plane (the cross product of the two directions of ImageOrientationPatient). A folder with several series gives its
 largest one. Pixels are read slice by slice.
+
+Derived files say nothing about the patient unless asked to: what tells how the image was made is kept, the rest left
+out, and numbers of study and series are replaced by others made from them.
 """
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +21,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smadmm.extras import needs
-from smadmm.io.scan import Fan, Found, Frames, ScanError
+from smadmm.io.scan import Fan, Found, Frames, ScanError, likely_cure, readable
 
 FOCAL_ANGLE = (0x7031, 0x1001)  # of the source, in DICOM-CT-PD
 PREAMBLE = 128  # bytes before the letters DICM
 # what described the stored pixels of the original and would be wrong beside those of a derived image
 STALE = ("PixelPaddingValue", "PixelPaddingRangeLimit", "SmallestImagePixelValue", "LargestImagePixelValue",
          "LossyImageCompressionRatio", "LossyImageCompressionMethod", "ModalityLUTSequence")  # fmt: skip
+
+
+# what a derived file keeps if it is not to tell whose it is
+KEPT = ("SOPClassUID", "Modality", "ImageType", "InstanceNumber", "PatientPosition", "ImageOrientationPatient",
+        "ImagePositionPatient", "SliceLocation", "SliceThickness", "SpacingBetweenSlices", "PixelSpacing", "KVP",
+        "ConvolutionKernel", "ReconstructionDiameter", "GantryDetectorTilt", "WindowCenter", "WindowWidth",
+        "SamplesPerPixel", "PhotometricInterpretation", "PixelData")  # fmt: skip
+NUMBERED = ("StudyInstanceUID", "FrameOfReferenceUID")
+EMPTY = ("PatientName", "PatientID", "PatientBirthDate", "PatientSex", "StudyDate", "StudyTime", "StudyID",
+         "AccessionNumber", "ReferringPhysicianName")  # fmt: skip
+IDENTIFYING = ("PatientName", "PatientID", "OtherPatientIDs", "PatientBirthName", "PatientMotherBirthName",
+               "PatientBirthDate", "AccessionNumber", "PatientAddress", "PatientTelephoneNumbers")  # fmt: skip
+SHORTEST = 3  # letters of a name that is recognised within a text
+REMOVED = "(removed)"
 
 
 def _pydicom() -> Any:
@@ -60,6 +78,13 @@ class Series:
     patient: str
     kernel: str
     notes: tuple[str, ...] = ()
+    identifiers: tuple[str, ...] = ()  # names and numbers of the patient
+
+    def without_patient(self, text: str) -> str:
+        """A text such as the name of a file, without the patient's names and numbers."""
+        for word in self.identifiers:
+            text = re.sub(re.escape(word), REMOVED, text, flags=re.IGNORECASE)
+        return text
 
     def __len__(self) -> int:
         return len(self.slices)
@@ -71,14 +96,18 @@ class Series:
         try:
             pixels = np.asarray(dataset.pixel_array)
         except Exception as error:  # decoders raise many kinds
-            raise ValueError(f"the pixels of {chosen.path} cannot be read: {_one_line(error)}") from None
-        pixels = pixels[chosen.frame] if pixels.ndim == 3 else pixels
-        slope, intercept = _rescale(dataset, chosen.frame)
-        return (pixels * slope + intercept).astype(np.float32)
+            raise ScanError(
+                chosen.path, f"has pixels that cannot be read: {_one_line(error)}", likely_cure(chosen.path)
+            ) from None
+        with readable(chosen.path):
+            pixels = pixels[chosen.frame] if pixels.ndim == 3 else pixels
+            slope, intercept = _rescale(dataset, chosen.frame)
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused later
+                return (pixels * slope + intercept).astype(np.float32)
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 def _whole(path: Path) -> Any:
@@ -87,7 +116,7 @@ def _whole(path: Path) -> Any:
     except ImportError:
         raise
     except Exception as error:
-        raise ValueError(f"{path} cannot be read as DICOM: {_one_line(error)}") from None
+        raise ScanError(path, f"cannot be read as DICOM: {_one_line(error)}", likely_cure(path)) from None
 
 
 def _header(path: Path) -> Any:
@@ -98,11 +127,11 @@ def _header(path: Path) -> Any:
     except ImportError:
         raise
     except Exception as error:
-        raise ValueError(f"{path} cannot be read as DICOM: {_one_line(error)}") from None
+        raise ScanError(path, f"cannot be read as DICOM: {_one_line(error)}", likely_cure(path)) from None
     if not rows or not columns:
-        raise ValueError(f"{path} is a DICOM file without an image")
+        raise ScanError(path, "is a DICOM file without an image", "give one that has pixels")
     if int(dataset.get("SamplesPerPixel", 1)) != 1:
-        raise ValueError(f"{path} is a colour image; a CT slice has one value per pixel")
+        raise ScanError(path, "is a colour image", "a CT slice has one value per pixel")
     return dataset
 
 
@@ -145,8 +174,11 @@ def _slices(path: Path, dataset: Any) -> Iterator[Slice]:
 
 def read_series(path: Path) -> Series:
     """The series of a file, or the largest series in a folder and its subfolders."""
-    if not path.is_dir():
-        return _series([(path, _header(path))], ())
+    with readable(path):
+        return _series_of_folder(path) if path.is_dir() else _series([(path, _header(path))], ())
+
+
+def _series_of_folder(path: Path) -> Series:
     files = [file for file in sorted(path.rglob("*")) if file.is_file() and is_dicom(file)]
     groups: dict[tuple[Any, ...], list[tuple[Path, Any]]] = {}
     without_image = 0
@@ -185,7 +217,15 @@ def _series(files: list[tuple[Path, Any]], notes: tuple[str, ...]) -> Series:
         patient=str(first.get("PatientID", "") or ""),
         kernel=str(first.get("ConvolutionKernel", "") or ""),
         notes=notes,
+        identifiers=_identifiers(first),
     )
+
+
+def _identifiers(dataset: Any) -> tuple[str, ...]:
+    """The words and numbers that tell who the patient is, longest first."""
+    values = [str(dataset.get(name) or "") for name in IDENTIFYING]
+    words = {word for value in values for word in [value, *re.split(r"[\^=\s,;\\\[\]'\"]+", value)]}
+    return tuple(sorted((word for word in words if len(word) >= SHORTEST), key=lambda word: (-len(word), word)))
 
 
 def in_folder(folder: Path) -> bool:
@@ -221,23 +261,19 @@ def read_projections(path: Path) -> Found:
     )  # fmt: skip
 
 
-def derived(series: Series, number: int, hounsfield: NDArray[np.float32], description: str) -> bytes:
-    """A DICOM file with these pixels (whole Hounsfield units) and the patient, study and geometry of the original.
+def derived(
+    series: Series, number: int, hounsfield: NDArray[np.float32], description: str, keep_patient: bool = False
+) -> bytes:
+    """A DICOM file with these pixels (whole Hounsfield units) and the geometry of the original.
 
-    It is marked DERIVED, names its source, and has a series number of its own made from the source's and the text.
+    It is marked DERIVED and has a series number of its own made from the source's and the text. `keep_patient`: it also
+    has what the original says of patient and study, and names its source.
     """
     pydicom = _pydicom()
     source = _whole(series.slices[number].path)
     if int(source.get("NumberOfFrames") or 1) > 1:
         raise ValueError(f"{series.slices[number].path} holds several frames; a derived DICOM file is made of one")
-    result = source.copy()
-    result.remove_private_tags()
-    for name in STALE:
-        if name in result:
-            delattr(result, name)
-    reference = pydicom.Dataset()
-    reference.ReferencedSOPClassUID, reference.ReferencedSOPInstanceUID = source.SOPClassUID, source.SOPInstanceUID
-    result.SourceImageSequence = pydicom.Sequence([reference])
+    result = _kept(pydicom, source) if keep_patient else _anonymous(pydicom, source)
     uid = pydicom.uid.generate_uid
     result.SOPInstanceUID = uid(entropy_srcs=[str(source.SOPInstanceUID), description])
     result.SeriesInstanceUID = uid(entropy_srcs=[str(source.get("SeriesInstanceUID", "")), description])
@@ -255,3 +291,31 @@ def derived(series: Series, number: int, hounsfield: NDArray[np.float32], descri
     buffer = io.BytesIO()
     result.save_as(buffer, enforce_file_format=True, implicit_vr=False, little_endian=True)
     return buffer.getvalue()
+
+
+def _kept(pydicom: Any, source: Any) -> Any:
+    """What the original says, but for what described its pixels; it names its source."""
+    result = source.copy()
+    result.remove_private_tags()
+    for name in STALE:
+        if name in result:
+            delattr(result, name)
+    reference = pydicom.Dataset()
+    reference.ReferencedSOPClassUID, reference.ReferencedSOPInstanceUID = source.SOPClassUID, source.SOPInstanceUID
+    result.SourceImageSequence = pydicom.Sequence([reference])
+    return result
+
+
+def _anonymous(pydicom: Any, source: Any) -> Any:
+    """How the image was made, not of whom."""
+    result = pydicom.Dataset()
+    for name in KEPT:
+        if name in source:
+            result[name] = source[name]
+    for name in EMPTY:
+        setattr(result, name, "")
+    for name in NUMBERED:
+        result_uid = pydicom.uid.generate_uid(entropy_srcs=[name, str(source.get(name, ""))])
+        setattr(result, name, result_uid)
+    result.PatientIdentityRemoved, result.DeidentificationMethod = "YES", "smadmm: only technical attributes are kept"
+    return result

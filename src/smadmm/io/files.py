@@ -14,6 +14,7 @@ import math
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from smadmm.arguments import ArgumentError
+from smadmm.arguments import ArgumentError, FileError
 
 try:
     import fcntl
@@ -129,6 +130,12 @@ def locked(path: Target, shared: bool = False) -> Iterator[None]:
         held.close()
 
 
+def discard(folder: Target, mark: str) -> None:
+    """Remove the folder of a run that has ended, first the file without which nobody goes on with what is left."""
+    (Path(folder) / mark).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def refuse_finished(folder: Target, name: str, overwrite: bool) -> None:
     """Refuse a folder that holds a finished result, unless it is to be replaced."""
     if not overwrite and (Path(folder) / name).exists():
@@ -187,9 +194,27 @@ def write_arrays(path: Target, arrays: Mapping[str, Any], about: Any) -> None:
 
 def read_arrays(path: Target) -> tuple[dict[str, Any], Any]:
     """What `write_arrays` wrote: the arrays, and the rest."""
-    with np.load(path, allow_pickle=False) as stored:
+    with _whole(path), open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
-    return arrays, json.loads(arrays.pop("text").tobytes())
+        return arrays, json.loads(arrays.pop("text").tobytes())
+
+
+def read_json(path: Target) -> dict[str, Any]:
+    """An object of JSON that `write_json` wrote."""
+    with _whole(path):
+        return dict(json.loads(Path(path).read_text(encoding="utf-8")))
+
+
+@contextmanager
+def _whole(path: Target) -> Iterator[None]:
+    """One sentence for a file of ours that somebody else has changed."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # archives raise what they like
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise FileError(str(path), f"is damaged: {reason}", "remove it, which costs what it holds") from None
 
 
 def output_folder(path: Target) -> Path:

@@ -1,10 +1,14 @@
 """HDF5 files: all datasets by name, through soft and external links, with the filters of hdf5plugin where it is there.
 
 A dataset that two links lead to is one dataset. Files stay open, for datasets are read later.
+
+External links, virtual datasets and raw data in other files are followed below the folder of the input only: a file
+from elsewhere must not make us read, and show in a report, what lies on this machine. SMADMM_LINKS=anywhere allows it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -23,7 +27,7 @@ def read_hdf5(path: Path, growing: bool = False) -> Content:
     with suppress(ImportError):  # its import makes the filters known; what needs one that is missing says so
         import_module("hdf5plugin")
     content = Content()
-    for name, item in _walk(h5py, h5py.File(path, "r", swmr=growing), "", set(), content.broken):
+    for name, item in _walk(h5py, h5py.File(path, "r", swmr=growing), "", set(), content, path.parent):
         content.values |= {f"{name}/{key}": value for key, value in _short(item.attrs).items()}
         if isinstance(item, h5py.Dataset) and item.size:
             content.attributes[name] = dict(item.attrs)
@@ -43,11 +47,38 @@ def _short(attributes: Any) -> dict[str, Any]:
     return content.values
 
 
-def _walk(h5py: Any, group: Any, prefix: str, seen: set[Any], broken: list[str]) -> Iterator[tuple[str, Any]]:
+def within(h5py: Any, group: Any, name: str, folder: Path) -> bool:
+    """Whether an item, and what it takes from other files, lies below the folder, or may lie anywhere."""
+    if os.environ.get("SMADMM_LINKS") == "anywhere":
+        return True
+    link = group.get(name, getlink=True)
+    if isinstance(link, h5py.ExternalLink) and not _below(folder, folder / link.filename):
+        return False
+    item = group[name]
+    files = {item.file.filename}
+    if isinstance(item, h5py.Dataset):
+        beside = Path(item.file.filename).parent
+        if item.is_virtual:
+            files |= {beside / part.file_name for part in item.virtual_sources() if part.file_name != "."}
+        files |= {beside / file for file, _, _ in item.external or ()}
+    return all(_below(folder, Path(file)) for file in files)
+
+
+def _below(folder: Path, file: Path) -> bool:
+    return file.resolve().is_relative_to(folder.resolve())
+
+
+def _walk(
+    h5py: Any, group: Any, prefix: str, seen: set[Any], content: Content, folder: Path
+) -> Iterator[tuple[str, Any]]:
     """All items below a group, each once, hard links before others."""
+    broken = content.broken
     names = sorted(group, key=lambda name: not isinstance(group.get(name, getlink=True), h5py.HardLink))
     for name in names:
         try:
+            if not within(h5py, group, name, folder):
+                content.outside.append(prefix + name)
+                continue
             item = group[name]
         except (KeyError, OSError):
             link = group.get(name, getlink=True)
@@ -60,7 +91,7 @@ def _walk(h5py: Any, group: Any, prefix: str, seen: set[Any], broken: list[str])
         seen.add((where.fileno, where.addr))
         yield prefix + name, item
         if isinstance(item, h5py.Group):
-            yield from _walk(h5py, item, f"{prefix}{name}/", seen, broken)
+            yield from _walk(h5py, item, f"{prefix}{name}/", seen, content, folder)
 
 
 def check_readable(path: Path, name: str, dataset: Any) -> None:

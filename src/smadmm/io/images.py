@@ -24,7 +24,7 @@ from smadmm.arguments import ArgumentError
 from smadmm.extras import needs
 from smadmm.io import dicom
 from smadmm.io.limits import load_npy, load_npz
-from smadmm.io.scan import readable
+from smadmm.io.scan import ScanError, readable
 
 PICTURES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm"}
 SLICES = {".npz", ".dcm"}
@@ -193,7 +193,7 @@ def _of_pictures(folder: Path, files: list[Path]) -> Slices:
 def _hounsfield_array(path: Path) -> NDArray[Any]:
     archive = load_npz(path)
     if "hu" not in archive:
-        raise ValueError(f"{path} has no array 'hu' of slices in Hounsfield units; it has {sorted(archive)}")
+        raise ScanError(path, "has no array 'hu' of slices in Hounsfield units", f"it has {sorted(archive)}")
     values: NDArray[Any] = archive["hu"]
     return values
 
@@ -201,7 +201,7 @@ def _hounsfield_array(path: Path) -> NDArray[Any]:
 def _of_array(path: Path, values: NDArray[Any], in_hounsfield: bool | None) -> Slices:
     stack = values[None] if values.ndim == 2 else values
     if stack.ndim != 3 or 0 in stack.shape or stack.dtype.kind not in "biuf":
-        raise ValueError(f"{path} holds {values.dtype} {values.shape}; slices are numbers H x W or N x H x W")
+        raise ScanError(path, f"holds {values.dtype} {values.shape}", "slices are numbers H x W or N x H x W")
     notes: tuple[str, ...] = ()
     if in_hounsfield is None:
         in_hounsfield = _looks_hounsfield(stack)
@@ -211,7 +211,8 @@ def _of_array(path: Path, values: NDArray[Any], in_hounsfield: bool | None) -> S
     def read(number: int) -> Array:
         piece = np.asarray(stack[number])
         if not np.isfinite(piece).all():
-            raise ValueError(f"slice {number} of {path} has {np.sum(~np.isfinite(piece))} values that are not finite")
+            bad = int(np.sum(~np.isfinite(piece)))
+            raise ScanError(path, f"has {bad} values that are not finite in slice {number}", "repair or remove it")
         image: Array = window(piece).numpy() if in_hounsfield else np.clip(as_unit(piece), 0, 1)
         return image
 

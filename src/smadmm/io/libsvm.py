@@ -150,29 +150,37 @@ def _read(path: Path) -> bytes:
         for start, opened in ((b"BZh", bz2.open), (b"\x1f\x8b", gzip.open)):
             if content.startswith(start):
                 with opened(path, "rb") as file:
-                    text: bytes = file.read(memory() // 4)
-                    if file.read(1):
-                        raise ValueError("unpacked it is larger than this machine can hold")
-                    return text
+                    return _at_most(file, memory() // 4)
         return content
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise ScanError(path, f"cannot be read: {error}", "it may be incomplete; fetch it anew") from error
+
+
+def _at_most(file: Any, size: int) -> bytes:
+    """What a compressed file holds, read piece by piece: asked for all, it would take the memory before."""
+    pieces, total = [], 0
+    while piece := file.read(2**20):
+        pieces.append(piece)
+        total += len(piece)
+        if total > size:
+            raise ValueError("unpacked it is larger than this machine can hold")
+    return b"".join(pieces)
 
 
 def _parse(text: bytes, where: str, name: str, n_features: int | None) -> Dataset:
     csr_matrix = needs("scipy.sparse", "learn", "LIBSVM files").csr_matrix
     load_svmlight_file = needs("sklearn.datasets", "learn", "LIBSVM files").load_svmlight_file
     if not text.strip():
-        raise ValueError(f"{where} holds no samples; it should have lines like '+1 3:0.5 7:1'")
+        raise ScanError(where, "holds no samples", LINES)
     try:
         X, y = load_svmlight_file(io.BytesIO(text), n_features=n_features, dtype=np.float64, zero_based="auto")
     except Exception as error:  # the parser raises what it likes
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ScanError(where, f"cannot be read as LIBSVM data: {reason}", LINES) from error
     if not (np.isfinite(X.data).all() and np.isfinite(y).all()):
-        raise ValueError(f"{where} holds NaN or infinite numbers; remove these samples")
+        raise ScanError(where, "holds NaN or infinite numbers", "remove these samples")
     if len(y) == 0:
-        raise ValueError(f"{where} holds no samples; it should have lines like '+1 3:0.5 7:1'")
+        raise ScanError(where, "holds no samples", LINES)
     X.eliminate_zeros()
     if max(X.shape[1], X.nnz) <= np.iinfo(np.int32).max:  # half the memory
         X = csr_matrix((X.data, X.indices.astype(np.int32), X.indptr.astype(np.int32)), shape=X.shape)

@@ -1,11 +1,16 @@
 """MATLAB files: version 5 and 7 by scipy, version 7.3 as the HDF5 it is. Fields of a struct are named struct/field.
 
 MATLAB stores the first axis fastest, so HDF5 shows the axes of version 7.3 in reverse; texts are numbers there.
+
+A file of version 5 is a sequence of elements: a code, a number of bytes, and these, for an array again elements. scipy
+looks codes up in a table without checking them, and a damaged file can end the process; so they are checked before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +21,13 @@ from smadmm.io.hdf5 import read_hdf5
 from smadmm.io.scan import Content
 
 INTERNAL = "#"  # begins the names of what cells refer to
+HEADER = 128  # bytes of version 5 before the first element
+MATRIX, COMPRESSED = 14, 15  # codes of elements
+CODES = (*range(1, 8), 9, 12, 13, MATRIX, COMPRESSED, 16, 17, 18)
+CELL, STRUCT, SPARSE = 1, 2, 5  # classes of arrays
+CLASSES = (CELL, STRUCT, *range(4, 16))  # without objects and functions
+UNPACKED = 2**31  # bytes of a compressed array
+DEEPEST = 32  # arrays in arrays
 
 
 class ColumnMajor:
@@ -54,8 +66,64 @@ def read_matlab(path: Path) -> Content:
         content.values |= {n: v for n, v in whole.values.items() if not n.startswith(INTERNAL) and "MATLAB_" not in n}
         return content
     io = needs("scipy.io", "imaging", "MATLAB files")
+    if start.startswith(b"MATLAB"):  # version 4 has another form
+        _check(path.read_bytes())
     _sort(content, "", io.loadmat(path, simplify_cells=True))
     return content
+
+
+def _check(data: bytes) -> None:
+    """Refuse a file of version 5 whose elements are not what scipy expects."""
+    order: Any = "little" if data[126:128] == b"IM" else "big"
+    for code, content in _elements(data[HEADER:], order):
+        if code == COMPRESSED:
+            unpacked = zlib.decompressobj().decompress(content, UNPACKED)
+            code, content = next(_elements(unpacked, order), (0, b""))
+        if code != MATRIX:
+            raise ValueError(f"has an element of the kind {code} in the place of an array")
+        _check_array(content, order, 0)
+
+
+def _elements(data: bytes, order: Any) -> Iterator[tuple[int, bytes]]:
+    """Codes and contents of the elements in some bytes."""
+    place = 0
+    while place + 8 <= len(data):
+        code, size = (int.from_bytes(data[place + n : place + n + 4], order) for n in (0, 4))
+        begin, space = place + 8, size if code == COMPRESSED else -(-size // 8) * 8
+        if code >> 16:  # up to 4 bytes, which follow at once
+            code, size, begin, space = code & 0xFFFF, code >> 16, place + 4, 4
+        if code not in CODES or begin + size > len(data) or size > space:
+            raise ValueError(f"has an element of the kind {code} with {size} bytes, which cannot be")
+        yield code, data[begin : begin + size]
+        place = begin + space
+
+
+def _check_array(data: bytes, order: Any, depth: int) -> None:
+    parts = list(_elements(data, order))
+    if not parts and depth:
+        return  # an empty cell
+    codes, sizes = [code for code, _ in parts], [len(content) for _, content in parts]
+    if codes[:3] != [6, 5, 1] or sizes[0] != 8 or not 8 <= sizes[1] <= 4 * DEEPEST or depth > DEEPEST:
+        raise ValueError("has an array without class, size and name")
+    flags = int.from_bytes(parts[0][1][:4], order)
+    kind, is_complex = flags & 0xFF, flags >> 11 & 1
+    if kind not in CLASSES:
+        raise ValueError(f"has an array of the class {kind}; store numbers, texts, cells and structs")
+    size = math.prod(_numbers(parts[1][1], order))
+    if kind in (CELL, STRUCT):
+        length = _numbers(parts[3][1], order) if kind == STRUCT and len(parts) > 4 else [1]
+        first, fields = (3, 1) if kind == CELL else (5, len(parts[4][1]) // max(length[0], 1) if len(parts) > 4 else 0)
+        good = len(parts) == first + size * fields and all(code == MATRIX for code in codes[first:])
+    else:
+        first, good = len(parts), MATRIX not in codes and len(parts) == (6 if kind == SPARSE else 4) + is_complex
+    if not good:
+        raise ValueError(f"has an array of the class {kind} with {len(parts)} parts, which cannot be")
+    for _, content in parts[first:]:
+        _check_array(content, order, depth + 1)
+
+
+def _numbers(data: bytes, order: Any) -> list[int]:
+    return [int.from_bytes(data[n : n + 4], order, signed=True) for n in range(0, len(data), 4)]
 
 
 def _turned(value: Any) -> Any:

@@ -20,6 +20,9 @@ from smadmm.arguments import ArgumentError
 from smadmm.extras import needs
 from smadmm.imaging.phase import QUANTITIES
 from smadmm.io.coherent import SUFFIXES, read_scan_file
+from smadmm.io.hdf5 import within
+from smadmm.io.limits import load_npy, load_npz
+from smadmm.io.scan import ScanError, readable
 
 HDF5 = (".h5", ".hdf5", *SUFFIXES)
 
@@ -30,9 +33,8 @@ def is_patterns(path: Path) -> bool:
     if suffix in HDF5:
         return True
     if suffix == ".npz":
-        with _opened(path, np.load, allow_pickle=False) as archive:
-            return any(name in archive for name in QUANTITIES)
-    return suffix == ".npy" and _opened(path, np.load, mmap_mode="r", allow_pickle=False).ndim == 3
+        return any(name in _opened(path, load_npz) for name in QUANTITIES)
+    return suffix == ".npy" and bool(read_array(path).ndim == 3)
 
 
 def read_patterns(
@@ -46,20 +48,22 @@ def read_patterns(
         found["probe"] = read_probe(probe)
     kinds = [name for name in QUANTITIES if name in found and quantity in (None, name)]
     if len(kinds) != 1:
-        raise ValueError(f"{path} needs one array 'amplitudes' or 'intensities'; it has {sorted(found)}")
-    scan: dict[str, Any] = {name: np.asarray(found[name]) for name in ("positions", "probe") if name in found}
+        raise ScanError(path, f"has the arrays {sorted(found)}", "it needs one of 'amplitudes' or 'intensities'")
+    with readable(path):
+        scan: dict[str, Any] = {name: np.asarray(found[name]) for name in ("positions", "probe") if name in found}
     if "masks" not in found and scan.keys() == {"positions"}:
         raise ArgumentError("{0} has positions, but no probe; give a first guess by {probe_file} FILE and set "
                             "{refine_probe}", path)  # fmt: skip
     if "masks" not in found and len(scan) < 2:
         raise ArgumentError("{0} has no array 'masks'; it has {1}, or give {mask_file} MASKS.npy", path, sorted(found))
-    parts = {name: np.asarray(found[name]) if name in found else None for name in ("truth", "valid")}
+    with readable(path):
+        parts = {name: np.asarray(found[name]) if name in found else None for name in ("truth", "valid")}
     return {"patterns": found[kinds[0]], "masks": found.get("masks"), "quantity": kinds[0], **parts, **scan}
 
 
 def read_array(path: Path) -> Any:
     """The array of an NPY file, left on disk."""
-    return _opened(path, np.load, mmap_mode="r", allow_pickle=False)
+    return _opened(path, load_npy, mapped=True)
 
 
 def read_probe(path: Path) -> Any:
@@ -77,22 +81,19 @@ def _content(path: Path, quantity: str | None) -> dict[str, Any]:
             raise ArgumentError("say what {0} holds: {quantity} amplitudes or {quantity} intensities", path)
         return {quantity: read_array(path)}
     if path.suffix.lower() not in HDF5:
-        with _opened(path, np.load, allow_pickle=False) as archive:
-            return dict(archive)
+        return dict(_opened(path, load_npz))
     h5py = needs("h5py", "imaging", "HDF5 files")
     stored = _opened(path, lambda name: h5py.File(name, "r"))
-    if path.suffix.lower() in SUFFIXES:
-        with stored:
-            return read_scan_file(path, stored)
-    return {name: value for name, value in stored.items() if isinstance(value, h5py.Dataset)}
+    with readable(path):
+        if path.suffix.lower() in SUFFIXES:
+            with stored:
+                return read_scan_file(path, stored)
+        items = {name: stored[name] for name in stored if within(h5py, stored, name, path.parent)}
+        return {name: value for name, value in items.items() if isinstance(value, h5py.Dataset)}
 
 
 def _opened(path: Path, load: Any, **options: Any) -> Any:
     if not path.exists():
         raise ValueError(f"there is no file {str(path)!r}")
-    try:
+    with readable(path):
         return load(path, **options)
-    except ImportError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from smadmm.arguments import ArgumentError
+from smadmm.arguments import ArgumentError, FileError
 from smadmm.operators.fan import FanGeometry
 
 BLOCK = 2**28  # bytes of slices that are read together, where slices lie across what is stored
@@ -37,15 +37,8 @@ KINDS = ((b"\x89HDF", "HDF5", ".h5 .hdf5 .hdf .nxs .mat"), (b"II*\0", "TIFF", ".
 Unit = Literal["auto", "degrees", "radians"]
 
 
-class ScanError(ArgumentError):
-    """A scan that cannot be read: which file, why, and what to do; {angles} in the cure is the argument angles."""
-
-    def __init__(self, path: Path | str, reason: str, cure: str = ""):
-        self.path, self.reason, self.cure = Path(path), reason, cure
-        super().__init__("{0} {1}" + (f"; {cure}" if cure else ""), path, reason)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path, self.reason, self.cure)
+class ScanError(FileError):
+    """A scan that cannot be read."""
 
 
 @contextmanager
@@ -59,10 +52,10 @@ def readable(path: Path, cure: str = "") -> Iterator[None]:
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         ours = reason.startswith(f"{path} ")  # a sentence on this file already
         reason = reason.removeprefix(f"{path} ") if ours else f"cannot be read: {reason}"
-        raise ScanError(path, reason, cure or _cure(path)) from None
+        raise ScanError(path, reason, cure or likely_cure(path)) from None
 
 
-def _cure(path: Path) -> str:
+def likely_cure(path: Path) -> str:
     """What a file that cannot be read may be, by its first bytes."""
     try:
         with path.open("rb") as file:
@@ -133,12 +126,13 @@ def fan_of(values: Mapping[str, Any]) -> Fan | None:
 
 @dataclass
 class Content:
-    """The arrays of a file by name, what is written beside them, single values, and links that lead nowhere."""
+    """The arrays of a file by name, what is written beside them, single values, links that lead nowhere or outside."""
 
     arrays: dict[str, Any] = field(default_factory=dict)
     attributes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
+    outside: list[str] = field(default_factory=list)
 
     def attribute(self, array: str, name: str) -> str:
         """An attribute of an array as text; empty where there is none."""

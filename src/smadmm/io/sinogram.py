@@ -137,7 +137,7 @@ def _sinogram(
     given: Any = found.angles
     if len(shape) not in (2, 3) or 0 in shape or stored.dtype.kind not in "iuf":
         raise ScanError(
-            path, f"holds {stored.dtype} {shape}; a sinogram has real numbers and 2 axes, a volume of them 3"
+            path, f"holds {stored.dtype} {shape}", "a sinogram has real numbers and 2 axes, a volume of them 3"
         )
     if given is None and span is None:
         names = ", ".join(found.names[:8])
@@ -191,7 +191,7 @@ def _axes(path: Path, found: Found, views: int | None, asked: str | None) -> tup
             raise ArgumentError("{axes} {0!r} must be {1} in the order of {2}", asked, ",".join(names), size)
     matching = [axis for axis in range(len(shape)) if views in (None, shape[axis])]
     if not matching or (asked is not None and layout and layout.index("views") not in matching):
-        raise ScanError(path, f"is {size}, but there are {views} angles; no axis has that many views")
+        raise ScanError(path, f"is {size}, but there are {views} angles", "no axis has that many views; " + NO_ANGLES)
     if layout is not None and len(layout) == len(shape) and layout.index("views") in matching:
         return (layout.index("slices") if len(shape) == 3 else None), layout.index("views"), layout.index("detectors")
     if len(shape) == 3 and len(matching) > 1:

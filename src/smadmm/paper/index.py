@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from smadmm.paper.catalogue import EXPERIMENTS
 from smadmm.paper.stored_parts import from_json
 from smadmm.report import Compare, Heading, Page, Part, Picture, Run, Table, Verdict
-from smadmm.report.page import MARKS
+from smadmm.report.page import MARKS, part_html
 from smadmm.report.parts import OUTCOMES
 
 TITLES = {experiment.name: experiment.title for experiment in EXPERIMENTS}  # in the order of the paper
@@ -42,7 +43,18 @@ def chapter(folder: Path) -> list[Part]:
         parts = [_present(from_json(value, folder)) for value in content.get("report", ())]
         made = [content.get(name) for name in ("seconds", "seed", "version", "environment")]
         run = Run(content["command"], *made)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        for part in (*parts, run):  # what cannot be shown must not spoil the page of the others
+            escape(part.text) if isinstance(part, Heading) else part_html(part)
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        IndexError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         return [f"results.json of {folder.name} cannot be read ({type(error).__name__}: {error}); run it again."]
     if not parts:
         parts = [f"results.json has {len(content.get('rows', ()))} rows, but no report; run the experiment again."]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from smadmm.report.parts import (
     thinned,
 )
 
+FORM = re.compile(r"\+?,?(\.\d\d?)?[a-zA-Z%]?")
 KINDS = {kind.__name__.lower(): kind for kind in (Heading, Facts, Table, Curves, Picture, Compare, Verdict, Run)}
 
 
@@ -62,6 +64,9 @@ def from_json(value: Any, folder: Path) -> Part:
         content["series"] = [Series(**series) for series in content["series"]]
     elif kind == "table":
         content["columns"] = [Column(**c) if isinstance(c, dict) else c for c in content["columns"]]
+        for form in (c.form for c in content["columns"] if isinstance(c, Column)):
+            if not FORM.fullmatch(form):  # a width of its own could ask for all memory
+                raise ValueError(f"{form!r} is no format of numbers")
         content["rows"] = [[Measured(**c) if isinstance(c, dict) else c for c in row] for row in content["rows"]]
     elif kind == "picture":
         content["image"] = _inside(folder, content["image"])

@@ -266,11 +266,11 @@ def _verdict(part: Verdict) -> str:
 def _run(part: Run) -> str:
     entries = {"command": f"<code>{escape(part.command)}</code>"}
     if part.seed is not None:
-        entries["seed"] = str(part.seed)
+        entries["seed"] = escape(str(part.seed))
     if part.seconds is not None:
         entries["seconds"] = f"{part.seconds:.1f}"
     if part.version is not None:
-        entries["smadmm"] = escape(part.version)
+        entries["smadmm"] = escape(str(part.version))
     known = {name: value for name, value in (part.environment or {}).items() if value is not None}
     entries["environment"] = ", ".join(f"{escape(n)} {escape(plain(v))}" for n, v in known.items()) or "not recorded"
     return f'<section class="run" aria-label="How this was made">{_list(entries)}</section>'

@@ -1,6 +1,5 @@
 """What a finished run writes beside its weights: a card, learning curves as a table and as a figure."""
 
-import csv
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from typing import Any
 from smadmm.denoisers.training.recipes import RECIPE_OPTIONS, Preset, Recipe, recipe
 from smadmm.denoisers.training.state import Run
 from smadmm.denoisers.weights import SHIPPED, sha256
-from smadmm.io.files import atomic_write
+from smadmm.io.files import atomic_write, write_csv
 from smadmm.io.images import Image
 from smadmm.report.figures import write_figure
 
@@ -60,10 +59,7 @@ def write_card(run: Run, held_out: list[Image], out: Path, repeat: str, psnr: fl
 
 def write_curves(history: list[dict[str, float]], out: Path) -> None:
     """The learning curves `out`.csv and, if matplotlib is there, `out`.png."""
-    with out.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, ["step", "loss", "psnr", "lipschitz", "seconds"])
-        writer.writeheader()
-        writer.writerows(history)
+    write_csv(out.with_suffix(".csv"), history)
     write_figure(out.with_suffix(".png"), lambda: _learning_curves(history), dpi=100)
 
 

@@ -154,7 +154,7 @@ def _refuse_to_overwrite(out: Path, checkpoint: Path, resume: bool) -> None:
     if not resume and checkpoint.exists():
         raise ValueError(f"{checkpoint} holds an unfinished run; resume it, remove it, or choose another out")
     for suffix in (".safetensors", ".json", ".csv", ".png"):
-        if out.with_suffix(suffix).exists():
+        if not resume and out.with_suffix(suffix).exists():  # one that is resumed may have been writing them
             raise ValueError(f"{out.with_suffix(suffix)} is there already; remove it or choose another out")
 
 

@@ -1,0 +1,587 @@
+"""Faults on purpose: whatever happens to a run, its folder holds the old result or the new one, and it can go on.
+
+    python tests/torture/faults.py [--minutes 10] [--case NAME ...] [--out docs/results/torture]
+
+Every case runs in forks of this process, which has all libraries loaded: a trial takes a fraction of a second. A small
+library (faults.c, compiled here) kills the process at its n-th operation on files below the folder, or lets that
+operation fail. After each fault, in this order:
+
+    the answer is the old one, the new one or, where there was none, none; an error is one sentence and exit code 2
+    unless the process was killed, no hidden file is left
+    the same command with --resume ends well, its answer is that of a run that was never disturbed, bit for bit, and
+    the folder holds the same files
+
+The log (a line per trial) is kept between calls: trials that passed are not repeated, random ones get new seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import errno
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+WRITE, SYNC, RENAME, MAKE, REMOVE = 1, 2, 4, 8, 16
+PATIENCE = 120.0  # seconds, after which a run hangs
+
+Answer = Callable[[Path], str | None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is run in a folder: a first time, over an old result, or again after a fault; its answer as a text."""
+
+    run: Callable[[Path, str], None]  # how: "first", "other" (another answer), "over" or "again"
+    answer: Answer
+    warm: bool = True  # it may run in the parent first; not with threads or backward(), which forks do not survive
+    replaces: bool = True  # it can replace an old result; else that is refused, and removed by hand
+
+
+# --- new commands join here, a line each ------------------------------------------------------------------------------
+
+
+def cases() -> dict[str, Case]:
+    ct = "reconstruct {data}/volume.npz --raw --iterations 6 --quiet"
+    masks = "retrieve {data}/picture.npy --masks 4 --iterations 6 --quiet"
+    rows = "classify {data}/rows.txt --graph chain --quiet"
+    return {
+        "run": Case(run_solver, state_of_checkpoint, replaces=False),
+        "reconstruct": command(f"{ct} --prior tv", array("image.npy"), "--strength 2"),
+        "reconstruct, learned prior": command(f"{ct} --prior ridge-ct --batch 4", array("image.npy"), "--seed 1"),
+        "reconstruct --workers": command(
+            f"{ct} --prior tv --workers 2", array("image.npy"), "--strength 2", warm=False
+        ),
+        "retrieve": command(masks, array("image.npy"), "--seed 1"),
+        "classify": command(rows, array("model.npz"), "--alpha 0.1", resume=False),
+        "train-denoiser": Case(train, array("weights.safetensors"), warm=False, replaces=False),
+        "reproduce": Case(reproduce_experiment, rows_of_results),
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def main_of(words: list[str]) -> None:
+    """The command line in this process."""
+    from smadmm.__main__ import main
+
+    sys.argv = ["smadmm", *words]
+    main()
+
+
+def command(text: str, answer: Answer, other: str, resume: bool = True, warm: bool = True) -> Case:
+    """A command with --out, --overwrite and, if it can, --resume; with the options `other` it has another answer."""
+
+    def run(folder: Path, how: str) -> None:
+        words = [*text.format(data=folder.parent / "data").split(), "--out", str(folder)]
+        words += other.split() if how == "other" else []
+        words += ["--overwrite"] if how in ("over", "again") else []
+        main_of(words + (["--resume"] if how == "again" and resume else []))
+
+    return Case(run, answer, warm)
+
+
+def array(name: str) -> Answer:
+    """The bytes of a file; of an archive those of its arrays."""
+
+    def answer(folder: Path) -> str | None:
+        import numpy as np
+
+        path = folder / name
+        if not path.exists():
+            return None
+        if path.suffix == ".safetensors":
+            return hashlib.sha256(path.read_bytes()).hexdigest()
+        with path.open("rb") as file:
+            found = np.load(file)
+            arrays = [found] if path.suffix == ".npy" else [found[key] for key in sorted(found.files)]
+            return hashlib.sha256(b"".join(part.tobytes() for part in arrays)).hexdigest()
+
+    return answer
+
+
+def run_solver(folder: Path, how: str) -> None:
+    """smadmm.run with a checkpoint."""
+    import torch
+
+    from smadmm import ADMM, Problem, Stop, Storm, run
+    from smadmm.losses import Logistic
+    from smadmm.proxes import L1
+
+    X = torch.randn(50, 5, generator=torch.Generator().manual_seed(0))
+    problem = Problem(Logistic(X, torch.sign(X[:, 0])), L1(0.01))
+    solver = ADMM(problem, Storm(4, 0.3, 8), rho=0.1, eta=1.0, seed=int(how == "other"))
+    path = folder / "checkpoint"
+    try:
+        run(solver, torch.zeros(5), Stop(iterations=30), every=7, checkpoint=path, checkpoint_iterations=4,
+            resume=how == "again", progress=False)  # fmt: skip
+    except (ValueError, OSError) as error:  # what a script of a user would see
+        print(f"Error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def state_of_checkpoint(folder: Path) -> str | None:
+    from smadmm import checkpoint
+
+    path = folder / "checkpoint"
+    if not path.exists():
+        return None
+    state, extra = checkpoint.load(path)
+    if state.k < 30:
+        return None  # not finished
+    history = {name: values for name, values in extra["history"].items() if name != "seconds"}
+    return repr((state.x.numpy().tobytes(), state.est.v.numpy().tobytes(), history))
+
+
+def train(folder: Path, how: str) -> None:
+    out = folder / "weights"
+    done = out.with_suffix(".safetensors").exists()
+    words = f"train-denoiser {folder.parent}/data/pictures --arch ridge --steps 6 --filters 3 --size 5 --patch 16"
+    words += f" --batch 2 --quiet --out {out} --seed {int(how == 'other')}"
+    unfinished = out.with_suffix(".checkpoint").exists()
+    if how != "again" or unfinished or not done:
+        main_of(words.split() + (["--resume"] if unfinished else []))
+
+
+@dataclass(frozen=True)
+class Job:
+    name: str
+    seed: int
+    sees: tuple[str, ...] = ()
+
+
+def work(job: Job, data: str | None) -> dict[str, float]:
+    return {"value": random.Random(job.seed).random()}
+
+
+def reproduce_experiment(folder: Path, how: str) -> None:
+    """The machinery of `smadmm reproduce` with jobs that cost nothing."""
+    from smadmm.paper.command import _resumable, _run_one
+    from smadmm.paper.experiment import Experiment, Request
+
+    def jobs(request: Request) -> list[Job]:
+        return [Job(f"job-{n}", n + 10 * request.seed) for n in range(4)]
+
+    experiment = Experiment(
+        "small", "small", "A small one.", jobs=jobs, work=work,
+        rows=lambda jobs, results: [{"name": job.name, "value": results[job.name]["value"]} for job in jobs],
+        chapter=lambda found: [f"{len(found.rows)} rows"],
+    )  # fmt: skip
+    import typer
+
+    try:
+        with _resumable(str(folder)):
+            _run_one(experiment, Request(folder, seed=int(how == "other"), processes=0, progress=False))
+    except typer.Exit as error:
+        raise SystemExit(error.exit_code) from None
+    except (ValueError, OSError) as error:
+        print(f"Error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def rows_of_results(folder: Path) -> str | None:
+    path = folder / "results.json"
+    return repr(json.loads(path.read_text(encoding="utf-8"))["rows"]) if path.exists() else None
+
+
+def make_data(folder: Path) -> None:
+    """What the cases read."""
+    import numpy as np
+    import torch
+    from PIL import Image
+
+    from smadmm.operators import Radon
+
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    x = torch.zeros(3, 16, 16)
+    x[:, 4:12, 5:11] = 1
+    x[1, 6:9, 6:9] = 0.5
+    A = Radon((16, 16), np.linspace(0, np.pi, 24, endpoint=False))
+    sinograms = np.stack([A(part).numpy() for part in x])
+    noise = 0.01 * rng.standard_normal(sinograms.shape)
+    np.savez(folder / "volume.npz", sinogram=(sinograms + noise).astype("f4"), angles=np.arange(24) * 7.5)
+    np.save(folder / "picture.npy", np.asarray(x[1], dtype=np.float32))
+    X = rng.standard_normal((60, 5))
+    y = np.where(X[:, 0] + 0.3 * rng.standard_normal(60) > 0, "+1", "-1")
+    (folder / "rows.txt").write_text(
+        "".join(f"{a} {' '.join(f'{j + 1}:{v:.6f}' for j, v in enumerate(row))}\n" for a, row in zip(y, X)),
+        encoding="utf-8",
+    )
+    (folder / "pictures").mkdir()
+    for number in range(6):
+        values = (255 * rng.random((24, 24))).astype(np.uint8)
+        Image.fromarray(values).save(folder / "pictures" / f"{number}.png")
+
+
+# --- one run in a child -----------------------------------------------------------------------------------------------
+
+
+def library() -> Any:
+    """faults.c in this process, which was started with it."""
+    return ctypes.CDLL(None)
+
+
+def start(case: Case, folder: Path, how: str, fault: tuple[int, int, int, bool] | None = None) -> int:
+    """Run a case in a fork; its process id. fault: kinds of operations, which one, the error (0: die), for ever."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        told = os.open(folder.parent / "told.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(told, 1)
+        os.dup2(told, 2)
+        if fault is not None:
+            kinds, number, with_error, lasting = fault
+            library().arm(str(folder).encode(), kinds, ctypes.c_long(number), with_error, int(lasting))
+        case.run(folder, how)
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        with suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            operations = library().counted()
+            (folder.parent / "counted.txt").write_text(str(operations), encoding="utf-8")
+        os._exit(code)
+
+
+def ended(child: int) -> int:
+    """Wait for a child: its exit code, or minus the signal that ended it."""
+    begin = time.monotonic()
+    while time.monotonic() - begin < PATIENCE:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise AssertionError(f"hangs for more than {PATIENCE:g} s")
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@dataclass
+class Bench:
+    """A folder of its own for a case: its data, and what undisturbed runs leave."""
+
+    case: Case
+    place: Path
+
+    def __post_init__(self) -> None:
+        self.folder = self.place / "out"
+        if not (self.place / "data").exists():
+            make_data(self.place / "data")
+        self.old, _ = self.undisturbed("other")
+        begin = time.monotonic()
+        self.new, self.operations = self.undisturbed("first")
+        self.seconds = time.monotonic() - begin
+        self.left = files(self.folder)
+        assert self.new is not None and self.old != self.new, "a case needs another answer with another seed"
+
+    def undisturbed(self, how: str) -> tuple[str | None, int]:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir()
+        code = ended(start(self.case, self.folder, how, (31, 0, 0, False)))
+        assert code == 0, f"a run without fault ended with {code}: {self.told()}"
+        return self.case.answer(self.folder), int((self.place / "counted.txt").read_text(encoding="utf-8"))
+
+    def told(self) -> str:
+        return (self.place / "told.txt").read_text(encoding="utf-8", errors="replace")[-2000:]
+
+    def begin(self, over: bool) -> str:
+        """A new folder, empty or with an old result; how to run there."""
+        over = over and self.case.replaces
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir()
+        if not over:
+            return "first"
+        assert ended(start(self.case, self.folder, "other")) == 0, self.told()
+        return "over"
+
+    def check(self, code: int, killed: bool, over: bool) -> None:
+        """After a fault: what is there, and that it goes on to the answer of an undisturbed run."""
+        told = self.told()
+        assert killed or "Traceback" not in told, f"traceback: {told}"
+        assert killed or code in (0, 2, 130, 143, -15), f"exit code {code}: {told}"
+        found = self.case.answer(self.folder) if self.folder.exists() else None
+        assert found in (self.new, self.old if over and self.case.replaces else None), (
+            "neither the old nor the new answer"
+        )
+        assert code != 0 or found == self.new, "ended well with another answer"
+        hidden = [name for name in files(self.folder) if Path(name).name.startswith(".")]
+        assert killed or code == -15 or not hidden, f"stray files after exit {code}: {hidden}"
+        self.folder.mkdir(exist_ok=True)
+        code = ended(start(self.case, self.folder, "again"))
+        assert code == 0, f"does not go on, exit {code}: {self.told()}"
+        assert self.case.answer(self.folder) == self.new, "resumed, it gives another answer"
+        assert files(self.folder) == self.left, f"other files: {sorted(files(self.folder) ^ self.left)}"
+
+
+# --- faults: each a function of a bench and a number ------------------------------------------------------------------
+
+
+def killed_at(bench: Bench, number: int, over: bool) -> None:
+    how = bench.begin(over)
+    code = ended(start(bench.case, bench.folder, how, (31, number, 0, False)))
+    bench.check(code, code == -signal.SIGKILL, over)
+
+
+def killed_some_time(bench: Bench, seed: int) -> None:
+    moment = random.Random(seed)
+    over = moment.random() < 0.3
+    how = bench.begin(over)
+    child = start(bench.case, bench.folder, how)
+    time.sleep(moment.random() * 1.1 * bench.seconds)
+    with suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    code = ended(child)
+    bench.check(code, code == -signal.SIGKILL, over)
+
+
+def failing_at(bench: Bench, number: int, with_error: int, lasting: bool) -> None:
+    over = bool(number % 2)
+    how = bench.begin(over)
+    code = ended(start(bench.case, bench.folder, how, (WRITE | SYNC | RENAME | MAKE, number, with_error, lasting)))
+    bench.check(code, False, over)
+
+
+def terminated_twice(bench: Bench, seed: int) -> None:
+    moment = random.Random(seed)
+    how = bench.begin(False)
+    child = start(bench.case, bench.folder, how)
+    time.sleep(moment.random() * bench.seconds)
+    for _ in range(2):
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGTERM)
+        time.sleep(moment.random() * 0.03)
+    bench.check(ended(child), False, False)
+
+
+def folder_removed(bench: Bench, seed: int) -> None:
+    moment = random.Random(seed)
+    how = bench.begin(False)
+    child = start(bench.case, bench.folder, how)
+    time.sleep(moment.random() * bench.seconds)
+    shutil.rmtree(bench.folder, ignore_errors=True)
+    code, told = ended(child), bench.told()
+    assert "Traceback" not in told and code in (0, 2), f"exit code {code}: {told}"
+    shutil.rmtree(bench.folder, ignore_errors=True)
+    bench.folder.mkdir()
+    bench.check(2, False, False)
+
+
+def two_runs(bench: Bench, seed: int) -> None:
+    """The second is refused at once, and the first does not notice."""
+    marks = [bench.folder / ".lock", bench.folder / ".checkpoint.lock", bench.folder / ".weights.safetensors.lock"]
+    for _ in range(50):
+        first = start(bench.case, bench.folder, bench.begin(False))
+        while not any(mark.exists() for mark in marks) and os.waitpid(first, os.WNOHANG)[0] == 0:
+            pass
+        with suppress(ProcessLookupError):
+            os.kill(first, signal.SIGSTOP)
+        if any(mark.exists() for mark in marks):  # it has not ended meanwhile
+            break
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(first, signal.SIGKILL)
+            os.waitpid(first, 0)
+    begin = time.monotonic()
+    code = ended(start(bench.case, bench.folder, "again"))
+    seconds, told = time.monotonic() - begin, bench.told()
+    os.kill(first, signal.SIGCONT)
+    done = ended(first)
+    assert code == 2 and "being written by another run" in told, f"the second ended with {code}: {told}"
+    assert seconds < 1, f"refused after {seconds:.1f} s"
+    bench.check(done, False, False)
+    assert done == 0
+
+
+def disk_full(bench: Bench, size: int) -> None:
+    """A file system of `size` KiB."""
+    shutil.rmtree(bench.folder, ignore_errors=True)
+    bench.folder.mkdir()
+    with small_disk(bench.folder, size):
+        code, told = ended(start(bench.case, bench.folder, "first")), bench.told()
+        assert "Traceback" not in told and code in (0, 2), f"exit code {code}: {told}"
+        found = bench.case.answer(bench.folder)
+        assert found == bench.new if code == 0 else found in (None, bench.new)
+        hidden = [name for name in files(bench.folder) if Path(name).name.startswith(".")]
+        assert not hidden, f"stray files: {hidden}"
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[None]:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "none", folder], check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def can_mount() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with small_disk(Path(folder), 16):
+                return True
+        except (OSError, subprocess.CalledProcessError):
+            return False
+
+
+def trials(bench: Bench, repeats: int, known: int) -> Iterator[tuple[str, int, Callable[[], None]]]:
+    """Fault, number or seed, and what to do; `known` random trials were done before."""
+    total = bench.operations
+    for number in range(1, total + 1):
+        yield "kill -9 at the n-th operation", number, lambda n=number: killed_at(bench, n, False)
+        if bench.case.replaces:
+            yield "the same, over an old result", number, lambda n=number: killed_at(bench, n, True)
+        yield "no space from the n-th operation on", number, lambda n=number: failing_at(bench, n, errno.ENOSPC, True)
+        yield "n-th operation fails (EIO)", number, lambda n=number: failing_at(bench, n, errno.EIO, False)
+    if can_mount():
+        for size in (4, 8, 12, 16, 24, 32, 48, 64, 96, 128):
+            yield "disk full", size, lambda n=size: disk_full(bench, n)
+    for seed in range(known + repeats):
+        yield "kill -9 at a random moment", seed, lambda n=seed: killed_some_time(bench, n)
+        if seed % 5 == 0:
+            yield "SIGTERM twice", seed, lambda n=seed: terminated_twice(bench, n)
+            yield "folder removed", seed, lambda n=seed: folder_removed(bench, n)
+            yield "two runs", seed, lambda n=seed: two_runs(bench, n)
+
+
+# --- the whole --------------------------------------------------------------------------------------------------------
+
+
+def prepare() -> None:
+    """Libraries for the children; no figures, no key of the code (seconds), and checkpoints every few iterations."""
+    import torch._dynamo  # noqa: F401  Adam loads it
+
+    import smadmm.__main__  # noqa: F401
+    from smadmm import running
+    from smadmm.denoisers.training import loop
+    from smadmm.learn import classifier  # noqa: F401
+    from smadmm.paper import jobs, reproducing
+
+    sys.modules["matplotlib"] = None  # type: ignore[assignment]
+    loop.SAVE_EVERY = 0.0
+    jobs.code_key = reproducing.code_key = lambda *functions: "the code does not change here"
+    running._Saver.due = lambda self, k: self.path is not None and k % (self.iterations or 3) == 0  # type: ignore[method-assign]
+
+
+def warm(names: list[str]) -> None:
+    """Run what can be run in this process, for the children inherit what it loads and compiles."""
+    with tempfile.TemporaryDirectory() as place, open(os.devnull, "w", encoding="utf-8", newline="") as nowhere:
+        make_data(Path(place) / "data")
+        for number, name in enumerate(names):
+            if cases()[name].warm:
+                (Path(place) / str(number)).mkdir()
+                with redirect_stdout(nowhere), redirect_stderr(nowhere), suppress(SystemExit):
+                    cases()[name].run(Path(place) / str(number), "first")
+
+
+def preloaded() -> None:
+    """Start this script anew with the library of faults, unless that was done."""
+    if hasattr(library(), "arm"):
+        return
+    target = Path(tempfile.mkdtemp(prefix="smadmm-faults-")) / "faults.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", target, HERE / "faults.c", "-ldl"], check=True)
+    environment = os.environ | {"LD_PRELOAD": str(target), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    os.execve(sys.executable, [sys.executable, *sys.argv], environment)
+
+
+def table(outcomes: dict[tuple[str, str, int], str]) -> str:
+    """Fault, trials, failures; and the failures one by one."""
+    lines = ["| fault | case | trials | failures |", "|---|---|---:|---:|"]
+    for fault, case in sorted({key[:2] for key in outcomes}):
+        found = [text for key, text in outcomes.items() if key[:2] == (fault, case)]
+        lines.append(f"| {fault} | {case} | {len(found)} | {sum(bool(text) for text in found)} |")
+    bad = [f"- {fault}, {case}, {number}: {' '.join(text.split())[:300]}"
+           for (fault, case, number), text in sorted(outcomes.items()) if text]  # fmt: skip
+    total = f"| all | all | {len(outcomes)} | {len(bad)} |"
+    return "\n".join([*lines, total, "", *bad]) + "\n"
+
+
+def read_log(path: Path) -> dict[tuple[str, str, int], str]:
+    """The last outcome of every trial: why it failed, or nothing."""
+    if not path.exists():
+        return {}
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {(line["fault"], line["case"], line["number"]): line["failure"] for line in lines}
+
+
+def torture(names: list[str], log: Path, seconds: float, repeats: int = 100, most: int | None = None) -> Any:
+    """All trials that have not passed yet, until the time is over; the outcomes of this and earlier calls."""
+    outcomes, begin, done = read_log(log), time.monotonic(), 0
+    warm(names)
+    with tempfile.TemporaryDirectory() as place, log.open("a", encoding="utf-8", newline="\n") as file:
+        benches = []
+        for number, name in enumerate(names):
+            folder = Path(place).resolve() / str(number)
+            folder.mkdir()
+            bench = Bench(cases()[name], folder)
+            known = sum(key[:2] == ("kill -9 at a random moment", name) for key in outcomes)
+            benches.append((name, list(trials(bench, repeats, known))))
+        waiting = [(name, *trial) for name, some in benches for trial in some]
+        random.Random(len(outcomes)).shuffle(waiting)
+        waiting.sort(key=lambda trial: not outcomes.get((trial[1], trial[0], trial[2])))  # those that failed first
+        for name, fault, number, attempt in waiting:
+            if time.monotonic() - begin > seconds or done == most:
+                break
+            if outcomes.get((fault, name, number)) == "":
+                continue
+            try:
+                attempt()
+                failure = ""
+            except (AssertionError, OSError, ValueError) as error:
+                failure = f"{type(error).__name__}: {error}"
+            done += 1
+            outcomes[fault, name, number] = failure
+            file.write(json.dumps({"fault": fault, "case": name, "number": number, "failure": failure}) + "\n")
+            file.flush()
+    return outcomes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--case", action="append", help="by default all")
+    parser.add_argument("--log", type=Path, default=HERE / "faults.jsonl")
+    parser.add_argument("--repeats", type=int, default=100, help="random trials per case and call")
+    parser.add_argument("--most", type=int, help="at most so many trials")
+    parser.add_argument("--out", type=Path, help="folder for faults.md")
+    options = parser.parse_args()
+    preloaded()
+    prepare()
+    names = options.case or list(cases())
+    outcomes = torture(names, options.log, 60 * options.minutes, options.repeats, options.most)
+    text = table(outcomes)
+    print(text)
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "faults.md").write_text(text, encoding="utf-8", newline="\n")
+    sys.exit(any(outcomes.values()))
+
+
+if __name__ == "__main__":
+    main()
