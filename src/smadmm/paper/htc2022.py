@@ -1,7 +1,8 @@
-"""HTC 2022, real fan-beam scans of one material: limited angles, judged by the Matthews correlation coefficient.
+"""HTC 2022, real fan-beam scans of one material, judged by the Matthews correlation coefficient: limited angles.
 
-Least squares + TV + |D_x| across the rays + a double well inside the disc that tangent rays tell, x-steps by conjugate
-gradients. Constants were chosen on the training phantoms ta .. td; beam hardening is fitted on the solid disc.
+Few views of whole turns are in htc2022_sparse.py. For limited angles: least squares + TV + |D_x| across the rays + a
+double well inside the disc that tangent rays tell, x-steps by conjugate gradients. Constants were chosen on the
+training phantoms ta .. td; beam hardening is fitted on the solid disc.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from smadmm.imaging.limited import BeamHardening, fit_circle
 from smadmm.io.matlab import read_matlab
 from smadmm.operators import FanBeam
 from smadmm.paper.experiment import Experiment, Findings, JobResult, Request, Row
+from smadmm.paper.htc2022_sparse import PHANTOMS, VIEWS, SparseRun, matthews, run_sparse, sparse_chapter, sparse_rows
 from smadmm.paper.rows import outcome
 from smadmm.report import Column, Part, Table, Verdict
 from smadmm.sampling import stride
@@ -32,6 +34,7 @@ from smadmm.xsteps import Newton
 LEVELS = ("01a", "02a", "03a", "04a", "05a", "06a", "07a")
 PROTOTYPE = (0.995, 0.991, 0.988, 0.985, 0.977, 0.924, 0.769)  # what a first version reached, to be kept
 PIXEL, SIZE, SOLVED = 0.14832232, 512, 256  # mm, pixels of the reference, pixels that are solved for
+TURN = 720  # views of a whole turn, half a degree apart
 TV, ACROSS, PULL = 0.3, 3.0, 10.0
 ITERATIONS, BEGIN, STRETCH, GROWING = 120, 21, 0.5, 80.0  # of the well: first iteration, how far, over how many
 AIR, INSIDE, ROUGH = 1.5, 5.0, 0.034  # mm of a tangent ray, mm of rays that are fitted, attenuation per mm
@@ -56,10 +59,14 @@ def _file(data: str | None, name: str) -> Path:
     return path
 
 
+def _mark(data: str | None, name: str) -> str:
+    return hashlib.sha256(_file(data, name).read_bytes()).hexdigest()[:16]
+
+
 def limited_jobs(request: Request) -> list[LimitedRun]:
     levels = LEVELS[::3] if request.quick else LEVELS
     names = [f"{level}_limited" for level in levels]
-    marks = [hashlib.sha256(_file(request.data, name).read_bytes()).hexdigest()[:16] for name in names]
+    marks = [_mark(request.data, name) for name in names]
     return [LimitedRun(level, mark) for level, mark in zip(levels, marks, strict=True)]
 
 
@@ -89,12 +96,6 @@ def hardening(data: str | None) -> BeamHardening:
     return found
 
 
-def matthews(a: Array, b: Array) -> float:
-    """The correlation coefficient of two segmentations; 0 where one of them is constant."""
-    value = np.corrcoef(a.ravel(), b.ravel())[0, 1] if a.any() and b.any() and not (a.all() or b.all()) else 0.0
-    return float(value)
-
-
 def run_limited(job: LimitedRun, data: str | None) -> dict[str, Any]:
     correct, (rows, angles) = hardening(data), _scan(data, f"{job.level}_limited")
     begin, middle, span = time.process_time(), (angles[0] + angles[-1]) / 2, math.degrees(angles[-1] - angles[0])
@@ -122,23 +123,50 @@ def run_limited(job: LimitedRun, data: str | None) -> dict[str, Any]:
     ndimage, transform = (needs(n, "imaging", "turning images") for n in ("scipy.ndimage", "skimage.transform"))
     upright = ndimage.rotate(x, -math.degrees(middle), reshape=False, order=1)[::-1]  # views turn counterclockwise
     segmented = transform.resize(upright, (SIZE, SIZE), order=1) > 0.5
-    reference = np.asarray(next(iter(read_matlab(_file(data, f"{job.level}_recon_fbp_seg")).arrays.values()))) > 0
-    return {"degrees": span, "mcc": matthews(segmented, reference), "cpu": time.process_time() - begin}
+    score = matthews(segmented, _reference(data, job.level))
+    return {"degrees": span, "mcc": score, "cpu": time.process_time() - begin}
 
 
-def limited_rows(jobs: Sequence[LimitedRun], results: Mapping[str, JobResult]) -> list[Row]:
-    return [{"level": job.level, **{k: v for k, v in results[job.name].items() if k != "work"}} for job in jobs]
+def _reference(data: str | None, level: str) -> Array:
+    return np.asarray(next(iter(read_matlab(_file(data, f"{level}_recon_fbp_seg")).arrays.values()))) > 0
+
+
+def jobs(request: Request) -> list[LimitedRun | SparseRun]:
+    phantoms, views = (PHANTOMS[:1], VIEWS[:1]) if request.quick else (PHANTOMS, VIEWS)
+    marks = {phantom: _mark(request.data, f"{phantom}_full") for phantom in phantoms}
+    return [*limited_jobs(request), *(SparseRun(phantom, n, marks[phantom]) for phantom in phantoms for n in views)]
+
+
+def work(job: LimitedRun | SparseRun, data: str | None) -> dict[str, Any]:
+    if isinstance(job, LimitedRun):
+        return run_limited(job, data)
+    rows, angles = _scan(data, f"{job.phantom}_full")
+    every = TURN // job.views
+    return run_sparse(rows[:TURN:every], angles[:TURN:every], _reference(data, job.phantom))
+
+
+def rows(jobs: Sequence[LimitedRun | SparseRun], results: Mapping[str, JobResult]) -> list[Row]:
+    limited = [
+        {"level": job.level, **{k: v for k, v in results[job.name].items() if k != "work"}}
+        for job in jobs if isinstance(job, LimitedRun)
+    ]  # fmt: skip
+    return limited + sparse_rows([job for job in jobs if isinstance(job, SparseRun)], results)
 
 
 def chapter(found: Findings) -> list[Part]:
+    sparse = [row for row in found.rows if "views" in row]
+    return limited_chapter([row for row in found.rows if "level" in row]) + sparse_chapter(sparse)
+
+
+def limited_chapter(rows: Sequence[Row]) -> list[Part]:
     first = dict(zip(LEVELS, PROTOTYPE, strict=True))
-    kept = sum(row["mcc"] >= first[row["level"]] - 0.0005 for row in found.rows)
+    kept = sum(row["mcc"] >= first[row["level"]] - 0.0005 for row in rows)
     heads = [Column("level"), Column("degrees", ".0f"), Column("MCC", ".4f", "higher"), Column("s", ".1f", "lower")]
-    lines = [[row["level"], row["degrees"], row["mcc"], row["cpu"]] for row in found.rows]
+    lines = [[row["level"], row["degrees"], row["mcc"], row["cpu"]] for row in rows]
     return [
         "One sample per level; Matthews correlation coefficient with the reference segmentation, seconds of one core.",
-        Verdict("limited angles reach the figures of the first version", outcome(kept, len(found.rows)),
-                f"to three digits at {kept} of {len(found.rows)} levels"),
+        Verdict("limited angles reach the figures of the first version", outcome(kept, len(rows)),
+                f"to three digits at {kept} of {len(rows)} levels"),
         Table("Limited angles", heads, lines),
     ]  # fmt: skip
 
@@ -146,10 +174,10 @@ def chapter(found: Findings) -> list[Part]:
 HTC2022 = Experiment(
     "htc2022",
     "Helsinki Tomography Challenge 2022",
-    "Limited-angle fan-beam scans of the Helsinki Tomography Challenge 2022.",
-    jobs=limited_jobs,
-    work=run_limited,
-    rows=limited_rows,
+    "Fan-beam scans of the Helsinki Tomography Challenge 2022: limited angles and few views.",
+    jobs=jobs,
+    work=work,
+    rows=rows,
     chapter=chapter,
     alone=True,
 )
