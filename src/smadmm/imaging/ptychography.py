@@ -60,6 +60,7 @@ class ScanFit:
     residual: float
     noise: float
     light: Tensor
+    count: int  # positions
     sfo: int  # sample gradients that it took
 
     @property
@@ -67,9 +68,19 @@ class ScanFit:
         return self.light > LIT * self.light.max()
 
     @property
-    def brightness(self) -> float:
-        """The mean light of the pixels that are judged."""
-        return float(self.light[self.lit].mean())
+    def extent(self) -> float:
+        """The largest modulus but for outliers."""
+        return float(np.quantile(self.image[self.lit].abs().cpu().numpy(), 0.999))
+
+    @property
+    def level(self) -> float:
+        """lv: its error at the mean light of the pixels that are judged."""
+        return self.noise * math.sqrt(2 / (self.count * float(self.light[self.lit].mean())))
+
+    @property
+    def dim(self) -> bool:
+        """Whether there is so little light that it is no start."""
+        return self.level > NATURAL[0][0] * self.extent
 
 
 def residual_of(loss: PtychographyLoss, x: Tensor) -> float:
@@ -96,15 +107,21 @@ def fit_scan(loss: PtychographyLoss, x: Tensor) -> ScanFit:
 def fit_blind(
     loss: PtychographyLoss, refine_positions: bool = False, seed: int = 0
 ) -> tuple[PtychographyLoss, ScanFit]:
-    """Object and probe by rPIE from a first guess of the probe; open positions move between and after its passes."""
+    """Object and probe by rPIE from a first guess of the probe; open positions move between and after its passes.
+
+    Where the error of the fit exceeds the object, which is about 1, the probe is the one after its first passes: later
+    ones fit the noise.
+    """
     loss = redescribed(loss, scaled_probe(loss.operator.probe, loss.amplitudes), loss.operator.positions)
-    x, visits = torch.ones(loss.operator.size, dtype=loss.operator.dtype), 0
+    x, visits, early = torch.ones(loss.operator.size, dtype=loss.operator.dtype), 0, loss
     for number in range(PASSES):
         x, probe = rpie(loss, x, EPOCHS // PASSES, seed + number)
         loss, visits = redescribed(loss, probe, loss.operator.positions), visits + EPOCHS // PASSES * loss.n
         if refine_positions and number > 0:
             loss, visits = redescribed(loss, probe, position_step(loss, x)), visits + loss.n
-    return loss, _judged(loss, x, visits)
+        early = loss if number == 0 else early
+    fit = _judged(loss, x, visits)
+    return early if fit.level > 1 else loss, fit
 
 
 def _judged(loss: PtychographyLoss, x: Tensor, visits: int) -> ScanFit:
@@ -112,7 +129,7 @@ def _judged(loss: PtychographyLoss, x: Tensor, visits: int) -> ScanFit:
     data = loss.amplitudes
     bright = data > data[data >= 0].square().mean().sqrt()
     noise = float((loss.operator(x).abs() - data)[bright].square().mean().sqrt())
-    return ScanFit(x, residual_of(loss, x), noise, loss.operator.light(), visits)
+    return ScanFit(x, residual_of(loss, x), noise, loss.operator.light(), loss.n, visits)
 
 
 @dataclass(frozen=True)
@@ -127,16 +144,10 @@ class ScanPlan:
     refine_probe: bool = False
     refine_positions: bool = False
 
-    def level(self, loss: PtychographyLoss, fit: ScanFit) -> float:
-        """lv: the error of the fit at the mean light."""
-        return fit.noise * math.sqrt(2 / (loss.n * fit.brightness))
-
     def found_prior(self, loss: PtychographyLoss, fit: ScanFit) -> Prior:
         """The denoiser for the error of the fit."""
-        level = self.level(loss, fit)
-        extent = float(np.quantile(fit.image[fit.lit].abs().cpu().numpy(), 0.999))
-        name = self.prior or next(name for most, name in NATURAL if level <= most * max(extent, level))
-        return find_prior(name, loss.operator.device, None, min(level, 1.0))
+        name = self.prior or next(name for most, name in NATURAL if fit.level <= most * max(fit.extent, fit.level))
+        return find_prior(name, loss.operator.device, None, min(fit.level, 1.0))
 
     def solver(self, loss: PtychographyLoss, prior: Prior) -> ADMM | RED:
         """SMADMM on the scan as it is described now; with all positions gradients are exact."""
@@ -157,11 +168,10 @@ class ScanPlan:
         self, loss: PtychographyLoss, fit: ScanFit, prior: Prior, truth: Tensor | None
     ) -> tuple[Result, PtychographyLoss, int]:
         """The result, the scan as it is described in the end, and the sample gradients of probe and positions."""
-        whole, level, visits = self.size(loss) >= loss.n, self.level(loss, fit), 0
+        whole, visits = self.size(loss) >= loss.n, 0
         passes = 1 if whole else -(-loss.n // self.size(loss))
-        still = Still(STILL * level) if whole else None
-        extent = float(np.quantile(fit.image[fit.lit].abs().cpu().numpy(), 0.999))
-        start: Tensor | State = fit.image if level <= NATURAL[0][0] * extent else torch.ones_like(fit.image)
+        still = Still(STILL * fit.level) if whole else None
+        start: Tensor | State = torch.ones_like(fit.image) if fit.dim else fit.image
         history = History()
         for end in self.ends():
             result = run(self.solver(loss, prior), start, Stop(iterations=end * passes), every=10, objective=False,
