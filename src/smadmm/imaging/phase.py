@@ -68,6 +68,7 @@ def retrieve(
     shape: tuple[int, int] | None = None,
     refine_probe: bool = False,
     refine_positions: bool = False,
+    constraint: Prox | None = None,
     quantity: str = "amplitudes",
     complex: bool = False,
     valid: Any = None,
@@ -96,6 +97,7 @@ def retrieve(
         shape, None: as far as the probe reaches. Objects are complex; `start`, `method`, checkpoints are not for them.
     refine_probe, refine_positions : whether the probe is a first guess only, to be found with the object, and whether
         positions may move. The result has `probe` and `positions`.
+    constraint : of ptychography: a projection that follows the denoiser, such as `proxes.Support` or `proxes.Modulus`.
     quantity : "amplitudes" or "intensities".
     complex : whether the image is complex.
     valid : height x width, True where the detector measures. Saturated pixels, and those that are zero in every pattern
@@ -126,7 +128,8 @@ def retrieve(
         from smadmm.imaging.ptychography import ScanPlan, retrieve_scan
 
         _refuse_scan(positions, probe, masks)
-        scan = ScanPlan(prior, strength, iterations or LONG, batch, seed, refine_probe, refine_positions)
+        scan = ScanPlan(prior, strength, iterations or LONG, batch, seed, refine_probe, refine_positions,
+                        constraint)  # fmt: skip
         return retrieve_scan(patterns, positions, probe, scan, shape=shape, quantity=quantity, valid=valid, truth=truth)
     find_prior(prior or NATURAL[0][1])
     begin, data = time.perf_counter(), Patterns(patterns, masks, quantity, complex, device)

@@ -37,6 +37,7 @@ from smadmm.imaging.result import DataWarning, ImageResult
 from smadmm.losses.phase import NO_DATA
 from smadmm.losses.ptychography import PtychographyLoss
 from smadmm.operators.ptychography import Ptychography
+from smadmm.problem import Prox, Step
 from smadmm.running import History, Reason, Result, Stop, run
 from smadmm.sampling import reshuffled
 from smadmm.solver import ADMM, State
@@ -133,6 +134,20 @@ def _judged(loss: PtychographyLoss, x: Tensor, visits: int) -> ScanFit:
 
 
 @dataclass(frozen=True)
+class Constrained(Prox):
+    """A prox, then the projection to a constraint: as denoisers are cut to the range of images."""
+
+    free: Prox
+    constraint: Prox
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ignores_step", self.free.ignores_step)
+
+    def prox(self, v: Tensor, t: Step) -> Tensor:
+        return self.constraint.prox(self.free.prox(v, t), t)
+
+
+@dataclass(frozen=True)
 class ScanPlan:
     """How the object is found once the noise is known, and what is refined beside it."""
 
@@ -143,6 +158,7 @@ class ScanPlan:
     seed: int = 0
     refine_probe: bool = False
     refine_positions: bool = False
+    constraint: Prox | None = None
 
     def found_prior(self, loss: PtychographyLoss, fit: ScanFit) -> Prior:
         """The denoiser for the error of the fit."""
@@ -157,7 +173,9 @@ class ScanPlan:
         loss.sampling = reshuffled  # whole passes: of positions as of views
         crowded = 1.0 if whole else min(4.0, loss.n / size)  # a batch may lie on one spot
         step = Metric(crowded * light.clamp(min=floor) + rho)
-        return pnp(loss, ComplexProx(prior.prox(rho)), "smadmm", size, rho, 1.0, a=1.0 if whole else None, x_step=step,
+        h: Prox = ComplexProx(prior.prox(rho))
+        h = h if self.constraint is None else Constrained(h, self.constraint)
+        return pnp(loss, h, "smadmm", size, rho, 1.0, a=1.0 if whole else None, x_step=step,
                    seed=self.seed)  # fmt: skip
 
     def size(self, loss: PtychographyLoss) -> int:
@@ -228,11 +246,13 @@ def retrieve_scan(
     prior = plan.found_prior(loss, fit)
     exact = None if truth is None else torch.from_numpy(np.asarray(truth).astype(np.complex64))
     result, loss, visits = plan.run(loss, fit, prior, exact)
+    found = result.x if plan.constraint is None else plan.constraint.prox(result.x, 1.0)
     told = _doubts(fit, _size(loss))
     for text in told:
         warnings.warn(text, DataWarning, stacklevel=3)
-    row = _row(loss, fit, result, visits) | {"seconds": time.perf_counter() - begin}
-    quality, pictures = _pictures(fit, result.x, exact, plan.refine_probe)
+    row = _row(loss, fit, result, visits) | {"residual": residual_of(loss, found) / _size(loss)}
+    row["seconds"] = time.perf_counter() - begin
+    quality, pictures = _pictures(fit, found, exact, plan.refine_probe)
     return ImageResult(
         verb="Ptychography",
         image=list(pictures.values())[-1].numpy(),
@@ -256,8 +276,7 @@ def _size(loss: PtychographyLoss) -> float:
 def _row(loss: PtychographyLoss, fit: ScanFit, result: Result, visits: int) -> dict[str, Any]:
     size = _size(loss)
     return {"iterations": result.state.k, "sfo": fit.sfo + result.state.sfo + visits, "sfo_fit": fit.sfo,
-            "relative_noise": fit.noise / size, "residual": residual_of(loss, result.x) / size,
-            "residual_fit": fit.residual / size,
+            "relative_noise": fit.noise / size, "residual_fit": fit.residual / size,
             "stopped": "no more change" if result.reason is Reason.CALLBACK else result.reason.value}  # fmt: skip
 
 

@@ -19,9 +19,9 @@ from smadmm.paper.rows import outcome, some
 from smadmm.report import Column, Part, Table, Verdict
 
 SETS, SIZE = ("Set12", "OnRED6"), 128
-SCANS = [(5, photons, images) for images in SETS for photons in (1e3, 1e4, 1e5)]
-SCANS += [(17, photons, SETS[0]) for photons in (1e3, 1e5)]  # positions each way: they take ten times as long
-QUICK = [(5, photons, SETS[0]) for photons in (1e3, 1e5)]
+SCANS = [(5, photons, images, probe) for images in SETS for photons in (1e3, 1e4, 1e5) for probe in PASSES]
+SCANS += [(17, photons, SETS[0], probe) for probe in PASSES for photons in (1e3, 1e5)]  # take ten times as long
+QUICK = [(5, photons, SETS[0], probe) for photons in (1e3, 1e5) for probe in PASSES]
 GAIN, SLACK = 2.0, 0.5
 SIMPLE = {"constant": "constant", "fit": "fit", "one denoising": "fit + one denoising"}
 
@@ -29,11 +29,10 @@ SIMPLE = {"constant": "constant", "fit": "fit", "one denoising": "fit + one deno
 def scan_jobs(request: Request) -> list[ScanRun]:
     scans, size = (QUICK, SIZE // 2) if request.quick else (SCANS, SIZE)
     methods = ("default", *(PEERS if find_spec("ptychi") else ()))
-    marks = {images: fingerprint(read_crops(request.data, images, size, middle=True)) for _, _, images in scans}
+    marks = {images: fingerprint(read_crops(request.data, images, size, middle=True)) for _, _, images, _ in scans}
     return [
         ScanRun(method, images, 0, size, side, photons, probe, request.seed, marks[images])
-        for side, photons, images in scans
-        for probe in PASSES
+        for side, photons, images, probe in scans
         for method in methods
     ]
 
