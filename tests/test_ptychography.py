@@ -166,6 +166,31 @@ def test_constraints_of_the_object_hold_and_help():
     assert min(phases.slices[0]["snr"], known.slices[0]["snr"]) > free.slices[0]["snr"] + 1
 
 
+def test_beam_stops_and_saturated_pixels_are_found_and_left_out():
+    """With either of them the object is nearly as good as without; told by valid, nothing is said."""
+    truth, probe, places, counts, _ = scan(1e6)
+    given = {"positions": places, "probe": probe, "shape": (SIZE, SIZE), "quantity": "intensities", "iterations": 40}
+    stopped, valid = counts.copy(), np.ones((WINDOW, WINDOW), dtype=bool)
+    stopped[:, :3, :3], valid[:3, :3] = 0, False
+    clean = retrieve(counts, **given, truth=truth).slices[0]["snr"]
+    with pytest.warns(DataWarning, match="9 pixels of the detector are zero in every pattern amid bright ones"):
+        found = retrieve(stopped, **given, truth=truth)
+    assert found.slices[0]["snr"] > clean - 3
+    known = retrieve(stopped, **given, valid=valid)
+    assert not known.warnings and np.allclose(
+        retrieve(stopped, **given, valid=valid[None].repeat(25, 0)).image, known.image
+    )
+    with pytest.warns(DataWarning, match="saturated"):
+        cut = retrieve(np.minimum(counts, np.quantile(counts, 0.995)), **given, truth=truth)
+    assert cut.slices[0]["snr"] > clean - 3
+    with pytest.raises(ValueError, match="valid is"):
+        retrieve(counts, **given, valid=valid[:4])
+    with pytest.raises(ValueError, match="patterns has the shape"):
+        retrieve(counts[:, :-1], **given)
+    with pytest.raises(ValueError, match="negative or not finite"):
+        retrieve(np.where(counts > 9, np.nan, counts), **given)
+
+
 def test_files_warnings_and_refusals(tmp_path):
     _, probe, places, counts, _ = scan(1e6)
     np.savez(tmp_path / "scan.npz", intensities=counts, positions=places, probe=probe)

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from smadmm.arguments import ArgumentError, one_of, positive
 from smadmm.imaging.metrics import align, snr, ssim
-from smadmm.imaging.phase_checks import dead_pixels, doubts, saturation
+from smadmm.imaging.phase_checks import dead_pixels, doubts, saturation, told_pixels
 from smadmm.imaging.phase_fit import STARTS, Fit, dark, error_level, fit_amplitudes, residual_of, size_of
 from smadmm.imaging.pnp import METHODS, Method, pnp
 from smadmm.imaging.priors import Prior, find_prior
@@ -385,23 +385,14 @@ class Patterns:
 
     def leave_out(self, valid: Any) -> list[str]:
         """Leave out pixels that are not valid, dead or saturated; returns what was found."""
-        found, some = [], self[some_of(self.shape[0])]
+        some = self[some_of(self.shape[0])]
         kept = np.ones(self.shape[1:], dtype=bool) if valid is None else np.asarray(valid).astype(bool)
         if kept.shape != self.shape[1:] or not kept.any():
             raise ArgumentError("{valid} is {0} with {1} valid pixels, the patterns {2}", kept.shape, kept.sum(),
                                 self.shape[1:])  # fmt: skip
         dead, top = dead_pixels(some), saturation(some[:, kept])
-        if (dead & kept).any():
-            found.append(
-                f"{(dead & kept).sum()} pixels of the detector are zero in every pattern amid bright ones (a beam "
-                "stop, or dead): they are left out. Name such pixels by valid."
-            )
-        if top is not None:
-            self.top, share = top, (some[:, kept] >= top).mean()
-            found.append(
-                f"{share:.2%} of the pixels have the largest value: the detector is saturated there, and they are left "
-                "out. Expose for a shorter time."
-            )
+        found = told_pixels(some[:, kept], dead & kept, top)
+        self.top = math.inf if top is None else top
         kept &= ~dead
         self.valid = None if kept.all() else kept
         return found

@@ -26,9 +26,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from smadmm.arguments import ArgumentError
 from smadmm.imaging.metrics import align, snr, ssim, without_ramp
 from smadmm.imaging.phase import NATURAL, ComplexProx, Still
-from smadmm.imaging.phase_checks import turned_signs
+from smadmm.imaging.phase_checks import holes, saturation, told_pixels, turned_signs
 from smadmm.imaging.pnp import pnp
 from smadmm.imaging.priors import Prior, find_prior
 from smadmm.imaging.probe import position_step, probe_step, redescribed, rpie, scaled_probe
@@ -241,13 +242,13 @@ def retrieve_scan(
 ) -> ImageResult:
     """The object of a scan; see `smadmm.retrieve`."""
     begin = time.perf_counter()
-    loss = _scan(patterns, positions, probe, shape, quantity, valid)
+    loss, told = _scan(patterns, positions, probe, shape, quantity, valid)
     loss, fit = fit_blind(loss, plan.refine_positions, plan.seed) if plan.refine_probe else _known(loss)
     prior = plan.found_prior(loss, fit)
     exact = None if truth is None else torch.from_numpy(np.asarray(truth).astype(np.complex64))
     result, loss, visits = plan.run(loss, fit, prior, exact)
     found = result.x if plan.constraint is None else plan.constraint.prox(result.x, 1.0)
-    told = _doubts(fit, _size(loss))
+    told += _doubts(fit, _size(loss))
     for text in told:
         warnings.warn(text, DataWarning, stacklevel=3)
     row = _row(loss, fit, result, visits) | {"residual": residual_of(loss, found) / _size(loss)}
@@ -294,19 +295,29 @@ def _known(loss: PtychographyLoss) -> tuple[PtychographyLoss, ScanFit]:
 
 def _scan(
     patterns: Any, positions: Any, probe: Any, shape: tuple[int, int] | None, quantity: str, valid: Any
-) -> PtychographyLoss:
-    """The loss of a scan, from arrays."""
+) -> tuple[PtychographyLoss, list[str]]:
+    """The loss of a scan from arrays, and what is wrong with pixels of the detector."""
     field = np.array(probe, dtype=np.complex64)
     if not (np.isfinite(field).all() and field.any()):
         raise ValueError("the probe is zero everywhere or has values that are not finite; give its complex field")
     operator = Ptychography(torch.from_numpy(field), positions, shape)
-    data = torch.from_numpy(np.array(patterns, dtype=np.float32))
-    if bool((data < 0).any()):
-        raise ValueError(f"the patterns have negative {quantity}, the least {float(data.min()):g}")
-    data = data.sqrt() if quantity == "intensities" else data
-    if valid is not None:
-        data = torch.where(torch.from_numpy(np.asarray(valid).astype(bool)), data, NO_DATA)
-    return PtychographyLoss(operator, data)
+    data = np.array(patterns, dtype=np.float32)
+    if data.shape != operator.out_shape:
+        raise ArgumentError("{patterns} has the shape {0}, but {positions} and {probe} need {1}", data.shape,
+                            operator.out_shape)  # fmt: skip
+    if not (np.isfinite(data).all() and data.min() >= 0):
+        raise ValueError(f"the patterns have {quantity} that are negative or not finite, the least {data.min():g}")
+    data = np.sqrt(data) if quantity == "intensities" else data
+    kept = np.ones(data.shape[1:], dtype=bool) if valid is None else np.asarray(valid).astype(bool)
+    if kept.shape not in (data.shape, data.shape[1:]) or not kept.any():
+        raise ArgumentError(
+            "{valid} is {0} with {1} valid pixels, the patterns {2}", kept.shape, kept.sum(), data.shape
+        )
+    seen = np.broadcast_to(kept, data.shape)
+    dead, top = holes((data.astype(np.float64) ** 2).sum(0)) & seen.any(0), saturation(data[seen])
+    told = told_pixels(data[seen], dead, top)
+    seen = seen & ~dead & (data < (math.inf if top is None else top))
+    return PtychographyLoss(operator, torch.from_numpy(np.where(seen, data, np.float32(NO_DATA)))), told
 
 
 def _doubts(fit: ScanFit, size: float) -> list[str]:

@@ -164,12 +164,12 @@ def _ptychi(made: Scan, given: NDArray[np.complex64], job: ScanRun) -> Iterator[
     else:
         thing.alpha = probe.alpha = SETTINGS[job.method]
     thing.determine_position_origin_coords_by = api.ObjectPosOriginCoordsMethods.SPECIFIED
-    thing.position_origin_coords = np.zeros(2)
-    centres = made.positions + EDGE + (window - 1) / 2
+    thing.position_origin_coords = np.full(2, EDGE + (window - 1) / 2)  # ptychi's positions are those of the middle
     begin, last = time.process_time(), PASSES[job.probe]
     running = task(options, diffraction_data=made.counts, object_data=np.ones((1, size, size), np.complex64),
                    probe_data=given[None, None] / window,  # its Fourier transform is not unitary
-                   probe_position_x_px=centres[:, 1], probe_position_y_px=centres[:, 0])  # fmt: skip
+                   probe_position_x_px=made.positions[:, 1],
+                   probe_position_y_px=made.positions[:, 0])  # fmt: skip
     done = 0
     for passes in (*MARKS, last):
         running.run(passes - done)
