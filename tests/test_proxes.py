@@ -6,7 +6,20 @@ import pytest
 import torch
 
 from smadmm.problem import Prox
-from smadmm.proxes import L1, TV, Box, Denoised, ElasticNet, GroupL2, Nonnegative, Simplex, Zero, total_variation
+from smadmm.proxes import (
+    L1,
+    TV,
+    Box,
+    Denoised,
+    ElasticNet,
+    GroupL2,
+    Modulus,
+    Nonnegative,
+    Simplex,
+    Support,
+    Zero,
+    total_variation,
+)
 
 W = torch.tensor([0.2, 1.0, 0.0, 0.7, 0.4, 0.1], dtype=torch.float64)
 LABELLED = GroupL2(0.6, labels=torch.tensor([0, 0, 2, 2, 2, 1]))
@@ -36,6 +49,8 @@ PENALTIES = {
     "box": (Box(-0.5, 0.25), lambda y: 0, lambda y: [y >= -0.5, y <= 0.25], (6,)),
     "nonnegative": (Nonnegative(), lambda y: 0, lambda y: [y >= 0], (6,)),
     "simplex": (Simplex(1.5), lambda y: 0, lambda y: [y >= 0, cp.sum(y) == 1.5], (6,)),
+    "support": (Support(W > 0.3, 0.5), lambda y: 0, lambda y: [y[[0, 2, 5]] == 0.5], (6,)),
+    "modulus": (Modulus(0.0, 0.8), lambda y: 0, lambda y: [cp.abs(y) <= 0.8], (6,)),
     "tv": (PRECISE_TV, lambda y: 0.3 * tv(y), lambda y: [], (2, 3)),
 }  # fmt: skip
 
@@ -219,3 +234,22 @@ def test_more_refusals():
         Box(1.0, 0.0)
     with pytest.raises(ValueError, match="two axes"):
         TV(1.0).prox(torch.ones(5), 1.0)
+
+
+def test_objects_that_only_turn_phases_or_lie_in_a_support():
+    """Complex projections, their normals, and refusals."""
+    y, g = torch.tensor([3 + 4j, 0.1j, 1 + 0j, 0j]), torch.tensor([0.6 + 0.8j, -1j, 1j, 0j])
+    phases = Modulus(1.0, 1.0)
+    there = phases.prox(y, 1.0)
+    assert torch.allclose(there, torch.tensor([0.6 + 0.8j, 1j, 1 + 0j, 1 + 0j])) and phases.value(there) == 0
+    assert not phases.convex and phases.value(y) == float("inf") == phases.subdifferential_distance(y, g)
+    assert phases.subdifferential_distance(there, g) == pytest.approx(1.0)  # of the third alone: along the circle
+    disc = Modulus(0.0, 1.0)
+    assert disc.subdifferential_distance(there, g) == pytest.approx(2**0.5)  # no normal points inwards
+    part = Support(torch.tensor([True, False, True, True]), 1.0)
+    assert part.prox(y, 1.0).tolist() == [3 + 4j, 1, 1, 0]
+    assert part.subdifferential_distance(part.prox(y, 1.0), g) == pytest.approx(2**0.5)
+    with pytest.raises(ValueError, match="0 <= lo <= hi"):
+        Modulus(2.0, 1.0)
+    with pytest.raises(ValueError, match="True where the object is"):
+        Support(torch.zeros(3))

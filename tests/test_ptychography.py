@@ -13,6 +13,7 @@ from smadmm.io.patterns import read_patterns
 from smadmm.io.phantoms import abdomen
 from smadmm.losses import PtychographyLoss
 from smadmm.operators import Ptychography
+from smadmm.proxes import Modulus, Support
 
 SIZE, WINDOW = 64, 32
 
@@ -145,6 +146,49 @@ def test_the_command_finds_object_and_probe(tmp_path):
     assert 0 < np.abs(found - places).max() < 5 and (tmp_path / "out" / "report.html").exists()
     assert np.load(tmp_path / "out" / "image_complex.npy").dtype == np.complex64
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"probe.npy", "run.json", "image.npy"}
+
+
+def test_constraints_of_the_object_hold_and_help():
+    """A phase object in air: with both known it is found better at few photons."""
+    image, probe, places, _, _ = scan(1e3)
+    inside = torch.zeros(SIZE, SIZE, dtype=torch.bool)
+    inside[16:48, 16:48] = True
+    truth = torch.where(inside, torch.polar(torch.ones(SIZE, SIZE), image.angle()), 1 + 0j)
+    operator = Ptychography(torch.from_numpy(probe), places, (SIZE, SIZE))
+    counts = np.random.default_rng(5).poisson(operator(truth).abs().numpy() ** 2)
+    given = {"positions": places, "probe": probe, "shape": (SIZE, SIZE), "quantity": "intensities", "iterations": 80}
+    free, phases, known = (
+        retrieve(counts, **given, truth=truth, constraint=c) for c in (None, Modulus(1.0, 1.0), Support(inside, 1.0))
+    )
+    assert np.allclose(np.abs(phases.image), 1, atol=1e-5)
+    turned = known.image[~inside.numpy()]
+    assert np.abs(turned - turned[0]).max() < 1e-5  # constant, but for the phase that no pattern tells
+    assert min(phases.slices[0]["snr"], known.slices[0]["snr"]) > free.slices[0]["snr"] + 1
+
+
+def test_beam_stops_and_saturated_pixels_are_found_and_left_out():
+    """With either of them the object is nearly as good as without; told by valid, nothing is said."""
+    truth, probe, places, counts, _ = scan(1e6)
+    given = {"positions": places, "probe": probe, "shape": (SIZE, SIZE), "quantity": "intensities", "iterations": 40}
+    stopped, valid = counts.copy(), np.ones((WINDOW, WINDOW), dtype=bool)
+    stopped[:, :3, :3], valid[:3, :3] = 0, False
+    clean = retrieve(counts, **given, truth=truth).slices[0]["snr"]
+    with pytest.warns(DataWarning, match="9 pixels of the detector are zero in every pattern amid bright ones"):
+        found = retrieve(stopped, **given, truth=truth)
+    assert found.slices[0]["snr"] > clean - 3
+    known = retrieve(stopped, **given, valid=valid)
+    assert not known.warnings and np.allclose(
+        retrieve(stopped, **given, valid=valid[None].repeat(25, 0)).image, known.image
+    )
+    with pytest.warns(DataWarning, match="saturated"):
+        cut = retrieve(np.minimum(counts, np.quantile(counts, 0.995)), **given, truth=truth)
+    assert cut.slices[0]["snr"] > clean - 3
+    with pytest.raises(ValueError, match="valid is"):
+        retrieve(counts, **given, valid=valid[:4])
+    with pytest.raises(ValueError, match="patterns has the shape"):
+        retrieve(counts[:, :-1], **given)
+    with pytest.raises(ValueError, match="negative or not finite"):
+        retrieve(np.where(counts > 9, np.nan, counts), **given)
 
 
 def test_files_warnings_and_refusals(tmp_path):

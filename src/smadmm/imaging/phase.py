@@ -32,7 +32,7 @@ from torch import Tensor
 
 from smadmm.arguments import ArgumentError, one_of, positive
 from smadmm.imaging.metrics import align, snr, ssim
-from smadmm.imaging.phase_checks import dead_pixels, doubts, saturation
+from smadmm.imaging.phase_checks import dead_pixels, doubts, saturation, told_pixels
 from smadmm.imaging.phase_fit import STARTS, Fit, dark, error_level, fit_amplitudes, residual_of, size_of
 from smadmm.imaging.pnp import METHODS, Method, pnp
 from smadmm.imaging.priors import Prior, find_prior
@@ -68,6 +68,7 @@ def retrieve(
     shape: tuple[int, int] | None = None,
     refine_probe: bool = False,
     refine_positions: bool = False,
+    constraint: Prox | None = None,
     quantity: str = "amplitudes",
     complex: bool = False,
     valid: Any = None,
@@ -96,6 +97,7 @@ def retrieve(
         shape, None: as far as the probe reaches. Objects are complex; `start`, `method`, checkpoints are not for them.
     refine_probe, refine_positions : whether the probe is a first guess only, to be found with the object, and whether
         positions may move. The result has `probe` and `positions`.
+    constraint : of ptychography: a projection that follows the denoiser, such as `proxes.Support` or `proxes.Modulus`.
     quantity : "amplitudes" or "intensities".
     complex : whether the image is complex.
     valid : height x width, True where the detector measures. Saturated pixels, and those that are zero in every pattern
@@ -126,7 +128,8 @@ def retrieve(
         from smadmm.imaging.ptychography import ScanPlan, retrieve_scan
 
         _refuse_scan(positions, probe, masks)
-        scan = ScanPlan(prior, strength, iterations or LONG, batch, seed, refine_probe, refine_positions)
+        scan = ScanPlan(prior, strength, iterations or LONG, batch, seed, refine_probe, refine_positions,
+                        constraint)  # fmt: skip
         return retrieve_scan(patterns, positions, probe, scan, shape=shape, quantity=quantity, valid=valid, truth=truth)
     find_prior(prior or NATURAL[0][1])
     begin, data = time.perf_counter(), Patterns(patterns, masks, quantity, complex, device)
@@ -382,23 +385,14 @@ class Patterns:
 
     def leave_out(self, valid: Any) -> list[str]:
         """Leave out pixels that are not valid, dead or saturated; returns what was found."""
-        found, some = [], self[some_of(self.shape[0])]
+        some = self[some_of(self.shape[0])]
         kept = np.ones(self.shape[1:], dtype=bool) if valid is None else np.asarray(valid).astype(bool)
         if kept.shape != self.shape[1:] or not kept.any():
             raise ArgumentError("{valid} is {0} with {1} valid pixels, the patterns {2}", kept.shape, kept.sum(),
                                 self.shape[1:])  # fmt: skip
         dead, top = dead_pixels(some), saturation(some[:, kept])
-        if (dead & kept).any():
-            found.append(
-                f"{(dead & kept).sum()} pixels of the detector are zero in every pattern amid bright ones (a beam "
-                "stop, or dead): they are left out. Name such pixels by valid."
-            )
-        if top is not None:
-            self.top, share = top, (some[:, kept] >= top).mean()
-            found.append(
-                f"{share:.2%} of the pixels have the largest value: the detector is saturated there, and they are left "
-                "out. Expose for a shorter time."
-            )
+        found = told_pixels(some[:, kept], dead & kept, top)
+        self.top = math.inf if top is None else top
         kept &= ~dead
         self.valid = None if kept.all() else kept
         return found

@@ -9,6 +9,7 @@ Zero frequency in the middle is no misfit where sizes are even: it turns the sig
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, max_pool2d
 
+from smadmm.extras import needs
 from smadmm.imaging.phase_fit import Fit, fit_amplitudes, size_of
 from smadmm.losses import AmplitudeLoss
 from smadmm.losses.phase import NO_DATA
@@ -28,6 +30,7 @@ TRIED = 4  # masks with which other descriptions are tried
 BETTER = 0.6  # of the noise: the right description explains at least so much more
 GAINS, WORSE = 1.1, 2.5  # the largest exposure over the smallest; the residual of one pattern over the median
 CHANCE = 0.6  # of the amplitudes: unrelated speckle patterns of equal energy are sqrt(2 - pi/2) = 0.65 apart
+EDGE = 10.0  # times the least count, which the sum of a scan has at least around a hole
 ROUGH = 2.0  # times rougher than with turned signs: no image of an object
 
 
@@ -53,6 +56,40 @@ def saturation(values: NDArray[np.float32]) -> float | None:
     lower = values[values < top]
     below = int((lower == lower.max()).sum()) if lower.size else 0
     return float(top) if int((values == top).sum()) > max(8, 2 * below) else None
+
+
+def holes(counts: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Zeros of the summed patterns of a scan that bright pixels enclose: a beam stop, or dead pixels.
+
+    Far from the zero frequency, which is first, zeros are usual: there a hole has an edge of single photons.
+    """
+    scipy = needs("scipy.ndimage", "imaging", "scans")
+    middle = np.fft.fftshift(counts)
+    numbers, count = scipy.label(middle == 0)
+    least = EDGE * float(middle[middle > 0].min(initial=math.inf))
+    found = np.zeros(counts.shape, dtype=bool)
+    for number in range(1, count + 1):
+        hole = numbers == number
+        if middle[scipy.binary_dilation(hole) & ~hole].min(initial=0.0 if hole.all() else math.inf) >= least:
+            found |= hole
+    whole: NDArray[np.bool_] = np.fft.ifftshift(found)
+    return whole
+
+
+def told_pixels(amplitudes: NDArray[np.float32], dead: NDArray[np.bool_], top: float | None) -> list[str]:
+    """A sentence on dead pixels, and one on saturated ones; `amplitudes` are those of valid pixels."""
+    found = []
+    if dead.any():
+        found.append(
+            f"{dead.sum()} pixels of the detector are zero in every pattern amid bright ones (a beam stop, or dead): "
+            "they are left out. Name such pixels by valid."
+        )
+    if top is not None:
+        found.append(
+            f"{(amplitudes >= top).mean():.2%} of the pixels have the largest value: the detector is saturated there, "
+            "and they are left out. Expose for a shorter time."
+        )
+    return found
 
 
 def doubts(loss: AmplitudeLoss, fit: Fit, quantity: str) -> list[str]:

@@ -26,9 +26,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from smadmm.arguments import ArgumentError
 from smadmm.imaging.metrics import align, snr, ssim, without_ramp
 from smadmm.imaging.phase import NATURAL, ComplexProx, Still
-from smadmm.imaging.phase_checks import turned_signs
+from smadmm.imaging.phase_checks import holes, saturation, told_pixels, turned_signs
 from smadmm.imaging.pnp import pnp
 from smadmm.imaging.priors import Prior, find_prior
 from smadmm.imaging.probe import position_step, probe_step, redescribed, rpie, scaled_probe
@@ -37,6 +38,7 @@ from smadmm.imaging.result import DataWarning, ImageResult
 from smadmm.losses.phase import NO_DATA
 from smadmm.losses.ptychography import PtychographyLoss
 from smadmm.operators.ptychography import Ptychography
+from smadmm.problem import Prox, Step
 from smadmm.running import History, Reason, Result, Stop, run
 from smadmm.sampling import reshuffled
 from smadmm.solver import ADMM, State
@@ -60,6 +62,7 @@ class ScanFit:
     residual: float
     noise: float
     light: Tensor
+    count: int  # positions
     sfo: int  # sample gradients that it took
 
     @property
@@ -67,9 +70,19 @@ class ScanFit:
         return self.light > LIT * self.light.max()
 
     @property
-    def brightness(self) -> float:
-        """The mean light of the pixels that are judged."""
-        return float(self.light[self.lit].mean())
+    def extent(self) -> float:
+        """The largest modulus but for outliers."""
+        return float(np.quantile(self.image[self.lit].abs().cpu().numpy(), 0.999))
+
+    @property
+    def level(self) -> float:
+        """lv: its error at the mean light of the pixels that are judged."""
+        return self.noise * math.sqrt(2 / (self.count * float(self.light[self.lit].mean())))
+
+    @property
+    def dim(self) -> bool:
+        """Whether there is so little light that it is no start."""
+        return self.level > NATURAL[0][0] * self.extent
 
 
 def residual_of(loss: PtychographyLoss, x: Tensor) -> float:
@@ -96,15 +109,21 @@ def fit_scan(loss: PtychographyLoss, x: Tensor) -> ScanFit:
 def fit_blind(
     loss: PtychographyLoss, refine_positions: bool = False, seed: int = 0
 ) -> tuple[PtychographyLoss, ScanFit]:
-    """Object and probe by rPIE from a first guess of the probe; open positions move between and after its passes."""
+    """Object and probe by rPIE from a first guess of the probe; open positions move between and after its passes.
+
+    Where the error of the fit exceeds the object, which is about 1, the probe is the one after its first passes: later
+    ones fit the noise.
+    """
     loss = redescribed(loss, scaled_probe(loss.operator.probe, loss.amplitudes), loss.operator.positions)
-    x, visits = torch.ones(loss.operator.size, dtype=loss.operator.dtype), 0
+    x, visits, early = torch.ones(loss.operator.size, dtype=loss.operator.dtype), 0, loss
     for number in range(PASSES):
         x, probe = rpie(loss, x, EPOCHS // PASSES, seed + number)
         loss, visits = redescribed(loss, probe, loss.operator.positions), visits + EPOCHS // PASSES * loss.n
         if refine_positions and number > 0:
             loss, visits = redescribed(loss, probe, position_step(loss, x)), visits + loss.n
-    return loss, _judged(loss, x, visits)
+        early = loss if number == 0 else early
+    fit = _judged(loss, x, visits)
+    return early if fit.level > 1 else loss, fit
 
 
 def _judged(loss: PtychographyLoss, x: Tensor, visits: int) -> ScanFit:
@@ -112,7 +131,21 @@ def _judged(loss: PtychographyLoss, x: Tensor, visits: int) -> ScanFit:
     data = loss.amplitudes
     bright = data > data[data >= 0].square().mean().sqrt()
     noise = float((loss.operator(x).abs() - data)[bright].square().mean().sqrt())
-    return ScanFit(x, residual_of(loss, x), noise, loss.operator.light(), visits)
+    return ScanFit(x, residual_of(loss, x), noise, loss.operator.light(), loss.n, visits)
+
+
+@dataclass(frozen=True)
+class Constrained(Prox):
+    """A prox, then the projection to a constraint: as denoisers are cut to the range of images."""
+
+    free: Prox
+    constraint: Prox
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ignores_step", self.free.ignores_step)
+
+    def prox(self, v: Tensor, t: Step) -> Tensor:
+        return self.constraint.prox(self.free.prox(v, t), t)
 
 
 @dataclass(frozen=True)
@@ -126,17 +159,12 @@ class ScanPlan:
     seed: int = 0
     refine_probe: bool = False
     refine_positions: bool = False
-
-    def level(self, loss: PtychographyLoss, fit: ScanFit) -> float:
-        """lv: the error of the fit at the mean light."""
-        return fit.noise * math.sqrt(2 / (loss.n * fit.brightness))
+    constraint: Prox | None = None
 
     def found_prior(self, loss: PtychographyLoss, fit: ScanFit) -> Prior:
         """The denoiser for the error of the fit."""
-        level = self.level(loss, fit)
-        extent = float(np.quantile(fit.image[fit.lit].abs().cpu().numpy(), 0.999))
-        name = self.prior or next(name for most, name in NATURAL if level <= most * max(extent, level))
-        return find_prior(name, loss.operator.device, None, min(level, 1.0))
+        name = self.prior or next(name for most, name in NATURAL if fit.level <= most * max(fit.extent, fit.level))
+        return find_prior(name, loss.operator.device, None, min(fit.level, 1.0))
 
     def solver(self, loss: PtychographyLoss, prior: Prior) -> ADMM | RED:
         """SMADMM on the scan as it is described now; with all positions gradients are exact."""
@@ -146,7 +174,9 @@ class ScanPlan:
         loss.sampling = reshuffled  # whole passes: of positions as of views
         crowded = 1.0 if whole else min(4.0, loss.n / size)  # a batch may lie on one spot
         step = Metric(crowded * light.clamp(min=floor) + rho)
-        return pnp(loss, ComplexProx(prior.prox(rho)), "smadmm", size, rho, 1.0, a=1.0 if whole else None, x_step=step,
+        h: Prox = ComplexProx(prior.prox(rho))
+        h = h if self.constraint is None else Constrained(h, self.constraint)
+        return pnp(loss, h, "smadmm", size, rho, 1.0, a=1.0 if whole else None, x_step=step,
                    seed=self.seed)  # fmt: skip
 
     def size(self, loss: PtychographyLoss) -> int:
@@ -157,11 +187,10 @@ class ScanPlan:
         self, loss: PtychographyLoss, fit: ScanFit, prior: Prior, truth: Tensor | None
     ) -> tuple[Result, PtychographyLoss, int]:
         """The result, the scan as it is described in the end, and the sample gradients of probe and positions."""
-        whole, level, visits = self.size(loss) >= loss.n, self.level(loss, fit), 0
+        whole, visits = self.size(loss) >= loss.n, 0
         passes = 1 if whole else -(-loss.n // self.size(loss))
-        still = Still(STILL * level) if whole else None
-        extent = float(np.quantile(fit.image[fit.lit].abs().cpu().numpy(), 0.999))
-        start: Tensor | State = fit.image if level <= NATURAL[0][0] * extent else torch.ones_like(fit.image)
+        still = Still(STILL * fit.level) if whole else None
+        start: Tensor | State = torch.ones_like(fit.image) if fit.dim else fit.image
         history = History()
         for end in self.ends():
             result = run(self.solver(loss, prior), start, Stop(iterations=end * passes), every=10, objective=False,
@@ -213,16 +242,18 @@ def retrieve_scan(
 ) -> ImageResult:
     """The object of a scan; see `smadmm.retrieve`."""
     begin = time.perf_counter()
-    loss = _scan(patterns, positions, probe, shape, quantity, valid)
+    loss, told = _scan(patterns, positions, probe, shape, quantity, valid)
     loss, fit = fit_blind(loss, plan.refine_positions, plan.seed) if plan.refine_probe else _known(loss)
     prior = plan.found_prior(loss, fit)
     exact = None if truth is None else torch.from_numpy(np.asarray(truth).astype(np.complex64))
     result, loss, visits = plan.run(loss, fit, prior, exact)
-    told = _doubts(fit, _size(loss))
+    found = result.x if plan.constraint is None else plan.constraint.prox(result.x, 1.0)
+    told += _doubts(fit, _size(loss))
     for text in told:
         warnings.warn(text, DataWarning, stacklevel=3)
-    row = _row(loss, fit, result, visits) | {"seconds": time.perf_counter() - begin}
-    quality, pictures = _pictures(fit, result.x, exact, plan.refine_probe)
+    row = _row(loss, fit, result, visits) | {"residual": residual_of(loss, found) / _size(loss)}
+    row["seconds"] = time.perf_counter() - begin
+    quality, pictures = _pictures(fit, found, exact, plan.refine_probe)
     return ImageResult(
         verb="Ptychography",
         image=list(pictures.values())[-1].numpy(),
@@ -246,8 +277,7 @@ def _size(loss: PtychographyLoss) -> float:
 def _row(loss: PtychographyLoss, fit: ScanFit, result: Result, visits: int) -> dict[str, Any]:
     size = _size(loss)
     return {"iterations": result.state.k, "sfo": fit.sfo + result.state.sfo + visits, "sfo_fit": fit.sfo,
-            "relative_noise": fit.noise / size, "residual": residual_of(loss, result.x) / size,
-            "residual_fit": fit.residual / size,
+            "relative_noise": fit.noise / size, "residual_fit": fit.residual / size,
             "stopped": "no more change" if result.reason is Reason.CALLBACK else result.reason.value}  # fmt: skip
 
 
@@ -265,19 +295,29 @@ def _known(loss: PtychographyLoss) -> tuple[PtychographyLoss, ScanFit]:
 
 def _scan(
     patterns: Any, positions: Any, probe: Any, shape: tuple[int, int] | None, quantity: str, valid: Any
-) -> PtychographyLoss:
-    """The loss of a scan, from arrays."""
+) -> tuple[PtychographyLoss, list[str]]:
+    """The loss of a scan from arrays, and what is wrong with pixels of the detector."""
     field = np.array(probe, dtype=np.complex64)
     if not (np.isfinite(field).all() and field.any()):
         raise ValueError("the probe is zero everywhere or has values that are not finite; give its complex field")
     operator = Ptychography(torch.from_numpy(field), positions, shape)
-    data = torch.from_numpy(np.array(patterns, dtype=np.float32))
-    if bool((data < 0).any()):
-        raise ValueError(f"the patterns have negative {quantity}, the least {float(data.min()):g}")
-    data = data.sqrt() if quantity == "intensities" else data
-    if valid is not None:
-        data = torch.where(torch.from_numpy(np.asarray(valid).astype(bool)), data, NO_DATA)
-    return PtychographyLoss(operator, data)
+    data = np.array(patterns, dtype=np.float32)
+    if data.shape != operator.out_shape:
+        raise ArgumentError("{patterns} has the shape {0}, but {positions} and {probe} need {1}", data.shape,
+                            operator.out_shape)  # fmt: skip
+    if not (np.isfinite(data).all() and data.min() >= 0):
+        raise ValueError(f"the patterns have {quantity} that are negative or not finite, the least {data.min():g}")
+    data = np.sqrt(data) if quantity == "intensities" else data
+    kept = np.ones(data.shape[1:], dtype=bool) if valid is None else np.asarray(valid).astype(bool)
+    if kept.shape not in (data.shape, data.shape[1:]) or not kept.any():
+        raise ArgumentError(
+            "{valid} is {0} with {1} valid pixels, the patterns {2}", kept.shape, kept.sum(), data.shape
+        )
+    seen = np.broadcast_to(kept, data.shape)
+    dead, top = holes((data.astype(np.float64) ** 2).sum(0)) & seen.any(0), saturation(data[seen])
+    told = told_pixels(data[seen], dead, top)
+    seen = seen & ~dead & (data < (math.inf if top is None else top))
+    return PtychographyLoss(operator, torch.from_numpy(np.where(seen, data, np.float32(NO_DATA)))), told
 
 
 def _doubts(fit: ScanFit, size: float) -> list[str]:

@@ -9,6 +9,7 @@ from smadmm.paper.denoisers import DENOISERS
 from smadmm.paper.experiment import Experiment
 from smadmm.paper.htc2022 import HTC2022
 from smadmm.paper.phase import PHASE
+from smadmm.paper.ptychography import PTYCHOGRAPHY
 from smadmm.paper.robustness import ROBUSTNESS
 from smadmm.paper.scan_defects import SCAN_DEFECTS
 from smadmm.paper.tabular import TABULAR
@@ -20,6 +21,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *CT,
     PHASE,
     ROBUSTNESS,
+    PTYCHOGRAPHY,
     SCAN_DEFECTS,
     HTC2022,
     TABULAR,

@@ -17,7 +17,7 @@ from typing import Any
 
 from smadmm.paper.experiment import Experiment, Findings, JobResult, Request, Row
 from smadmm.paper.provenance import fingerprint
-from smadmm.paper.robustness_runs import CASES, NAMES, SMALL, WRONG, RobustnessRun, read_corners, run_robustness
+from smadmm.paper.robustness_runs import CASES, NAMES, SMALL, WRONG, RobustnessRun, read_crops, run_robustness
 from smadmm.paper.rows import outcome, some
 from smadmm.report import Column, Part, Table, Verdict
 
@@ -29,9 +29,9 @@ SLACK, AIM, SECONDS, TOLERANCE = 0.1, 32.8, 0.9, 0.01
 def robustness_jobs(request: Request) -> list[RobustnessRun]:
     size, variations = QUICK if request.quick else (256, 200)
     counts = {
-        name: 1 if request.quick else min(n, len(read_corners(request.data, name, size))) for name, n in SETS.items()
+        name: 1 if request.quick else min(n, len(read_crops(request.data, name, size))) for name, n in SETS.items()
     }
-    small = len(read_corners(request.data, VARIED, SMALL))
+    small = len(read_crops(request.data, VARIED, SMALL))
     jobs = [
         RobustnessRun("case", case, images, image, size, request.seed + image)
         for images in SETS
@@ -44,9 +44,7 @@ def robustness_jobs(request: Request) -> list[RobustnessRun]:
     ]
     jobs += [RobustnessRun("wrong", kind, VARIED, number % small, SMALL, request.seed) for number, kind in
              enumerate(WRONG)]  # fmt: skip
-    marks = {
-        (images, at): fingerprint(read_corners(request.data, images, at)) for images in SETS for at in (size, SMALL)
-    }
+    marks = {(images, at): fingerprint(read_crops(request.data, images, at)) for images in SETS for at in (size, SMALL)}
     return [replace(job, fingerprint=marks[job.images, job.size]) for job in jobs]
 
 

@@ -119,17 +119,18 @@ class RobustnessRun:
 
 
 @lru_cache(maxsize=4)
-def read_corners(data: str | None, images: str, size: int) -> list[Tensor]:
-    """The upper left corners of the gray images of DIR/images/SET that are large enough."""
+def read_crops(data: str | None, images: str, size: int, middle: bool = False) -> list[Tensor]:
+    """The upper left corners, or the middles, of the gray images of DIR/images/SET that are large enough."""
     if data is None:
         raise ValueError("give --data DIR with DIR/images/Set12, DIR/images/OnRED6 and DIR/images/BSD400")
     folder = Path(data) / "images" / images
     files = sorted(folder.glob("*.png"))
     pixels = [image.pixels for image in read_images(files)] if files else []
-    large = [p[:size, :size].contiguous() for p in pixels if min(p.shape) >= size]
+    large = [p for p in pixels if min(p.shape) >= size]
     if not large:
         raise ValueError(f"no PNG files of at least {size} x {size} pixels in {folder}; give --data DIR that has them")
-    return large
+    begins = [[(n - size) // 2 if middle else 0 for n in p.shape] for p in large]
+    return [p[r : r + size, c : c + size].contiguous() for p, (r, c) in zip(large, begins, strict=True)]
 
 
 def masks_of(case: Case, shape: tuple[int, ...], seed: int) -> Tensor:
@@ -149,7 +150,7 @@ def patterns_of(truth: Tensor, masks: Tensor, case: Case, seed: int) -> Tensor:
 
 def run_robustness(job: RobustnessRun, data: str | None) -> dict[str, Any]:
     torch.set_num_threads(1)
-    found = read_corners(data, job.images, job.size)
+    found = read_crops(data, job.images, job.size)
     image, other = found[job.image], found[(job.image + 1) % len(found)]
     if job.kind == "variation":
         return _variation(image, other, job.seed)

@@ -1,5 +1,6 @@
 """Proxes: penalties, total variation and denoisers."""
 
+from smadmm.proxes.constraints import Modulus, Support
 from smadmm.proxes.penalties import (
     L1,
     Box,
@@ -23,9 +24,11 @@ __all__ = [
     "DoubleWell",
     "ElasticNet",
     "GroupL2",
+    "Modulus",
     "Nonnegative",
     "Scheduled",
     "Separate",
     "Simplex",
+    "Support",
     "Zero",
 ]
