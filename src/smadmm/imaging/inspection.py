@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from smadmm.arguments import ArgumentError
-from smadmm.imaging.detectors import NO_DEVIATIONS, Deviations, likeliest, loss_of
+from smadmm.imaging.detectors import NO_DEVIATIONS, Deviations, likeliest
 from smadmm.imaging.geometry import (
     ACCEPTED,
     GOOD_FIT,
@@ -44,9 +44,11 @@ from smadmm.imaging.geometry import (
 from smadmm.imaging.pnp import posterior_weight, sinogram_noise, tomography
 from smadmm.imaging.priors import find_prior
 from smadmm.imaging.sinograms import BackProjections, noise_level
+from smadmm.losses.tomography import Tomography
 from smadmm.operators.fan import FanGeometry
 from smadmm.operators.radon import Radon
 from smadmm.running import Stop, run
+from smadmm.sampling import stride
 
 REPAIRS = ("angles", "axis", "air", "width", "detectors", "stripes", "rays", "views", "noise", "negative")
 WIDER = 1.4  # the image beside the detector, where something lies outside the view
@@ -325,7 +327,7 @@ class _Rough(NamedTuple):
     residual: NDArray[np.float32]
 
 
-def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Survey, deviations: Deviations) -> _Rough:
+def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Survey) -> _Rough:
     """Solve coarsely with a strong prior, which follows no single detector."""
     detectors = values.shape[1]
     make = Radon if survey.geometry is None else survey.geometry.projector
@@ -334,9 +336,8 @@ def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Su
     images = BackProjections(radon, known)
     scale = float(np.quantile(np.abs(images[1.0].numpy()), 0.999))
     images.divide(scale)
-    noise = noise_level(images.rows)
-    loss = loss_of(radon, images.rows, torch.from_numpy(weights), noise, deviations.scaled(scale))
-    prior = find_prior("ridge-ct", "cpu", (-math.inf, math.inf))
+    loss = Tomography(radon, images.rows, torch.from_numpy(weights), sampling=stride)
+    prior, noise = find_prior("ridge-ct", "cpu", (-math.inf, math.inf)), noise_level(images.rows)
     rho = ROUGH_STRENGTH * posterior_weight(loss, noise, prior.sigma)
     first = images[ROUGH_CUT]  # rings are weak in it
     solver = tomography(loss, prior.prox(rho), rho)
@@ -359,7 +360,7 @@ def _rounds(
     suspects = _suspects(values) if "detectors" not in off else dead
     weights[:, suspects] = 0
     for number in range(ROUNDS):
-        rough = _rough(values, weights, survey, deviations)
+        rough = _rough(values, weights, survey)
         e = rough.residual
         columns = _columns(e, trusted)  # a detector may turn out to be good after all
         usual = float(np.median(columns.spread[columns.spread > 0])) if columns.spread.any() else 0.0
