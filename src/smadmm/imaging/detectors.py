@@ -77,7 +77,7 @@ class Calibrated(Tomography):
         self, radon: Projector, sinogram: Tensor, weights: Tensor | None, noise: float, deviations: Deviations
     ):
         super().__init__(radon, sinogram, weights, sampling=stride)
-        self.b = self._sinogram
+        self.weighted, self.b = True, self._sinogram
         self.D = torch.ones_like(self.b) if weights is None else weights.to(self.b)
         weighted = self.D * self.b
         size = float(self.b.square().mean().sqrt())

@@ -35,6 +35,7 @@ COARSE = (320, 180)  # detectors and views of the second opinion
 AGREEMENT = 3.0  # detectors: how far the second opinion looks around a sine fit that is accepted
 STEADY = (0.05, 0.01, 0.005)  # of the mass and its moments, in units of mass and half the detector
 CGLS_STEPS = 10
+PREDICTED_ERROR, MANY_VIEWS = 0.25, 60  # detectors: the standard error of an axis by predicted views; more with fewer
 PAIRED = 0.1  # share of rays that must be seen twice to compare them
 PAIRED_ERROR = 0.025  # detectors: the standard error of an axis found that way
 WEDGE, FEWEST_BINS = 0.75, 250  # of the wedge of empty frequencies: the share that is used, and the fewest
@@ -134,7 +135,7 @@ def find_axis(b: Array, degrees: Array) -> Axis:
     deep = errors.max() / errors.min() - 1
     if center is None or deep < 0.01:  # a flat valley tells nothing
         return fitted._replace(error=math.inf)
-    return Axis(center, 0.25, fitted.left)
+    return Axis(center, PREDICTED_ERROR * max(1.0, MANY_VIEWS / len(b)), fitted.left)
 
 
 def _valley(places: Array, errors: Array) -> float | None:

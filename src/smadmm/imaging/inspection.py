@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from smadmm.arguments import ArgumentError
-from smadmm.imaging.detectors import NO_DEVIATIONS, Deviations, likeliest, loss_of
+from smadmm.imaging.detectors import NO_DEVIATIONS, Deviations, likeliest
 from smadmm.imaging.geometry import (
     ACCEPTED,
     GOOD_FIT,
@@ -44,9 +44,11 @@ from smadmm.imaging.geometry import (
 from smadmm.imaging.pnp import posterior_weight, sinogram_noise, tomography
 from smadmm.imaging.priors import find_prior
 from smadmm.imaging.sinograms import BackProjections, noise_level
+from smadmm.losses.tomography import Tomography
 from smadmm.operators.fan import FanGeometry
 from smadmm.operators.radon import Radon
 from smadmm.running import Stop, run
+from smadmm.sampling import stride
 
 REPAIRS = ("angles", "axis", "air", "width", "detectors", "stripes", "rays", "views", "noise", "negative")
 WIDER = 1.4  # the image beside the detector, where something lies outside the view
@@ -59,9 +61,11 @@ ALONE = 0.35  # times the size of a dead detector: its neighbours
 LASTING = 0.6  # correlation of the stripes of both halves of the views
 STRIPED = 0.35  # usual spreads: smaller offsets are what images leave
 BENT = 8.0  # times the usual second difference along the detector: a detector to be looked at
-OUTSTANDING = 12.0  # spreads of its surroundings: a wrong ray
-SPARSE_VIEWS = 4.5  # degrees: with views further apart a wrong ray looks like a small object
+OUTSTANDING = 16.0  # spreads of its surroundings: a wrong ray
+SPARSE_VIEWS = 3.0  # degrees: with views further apart a wrong ray looks like a small object
 LOST = 5.0  # times the usual misfit: a lost view
+BESIDE = 4  # views at each side to compare it with
+OPPOSED = 0.2  # second differences of the neighbours of a dead detector, in units of its own; one half at best
 UNEQUAL = 4.0  # variances that differ by more depend on the value
 STRAIGHT = 0.9  # share of the logarithms of variances that a straight line explains
 GAP = 10.0  # degrees without a view that are worth a sentence
@@ -329,7 +333,7 @@ class _Rough(NamedTuple):
     residual: NDArray[np.float32]
 
 
-def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Survey, deviations: Deviations) -> _Rough:
+def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Survey) -> _Rough:
     """Solve coarsely with a strong prior, which follows no single detector."""
     detectors = values.shape[1]
     make = Radon if survey.geometry is None else survey.geometry.projector
@@ -338,9 +342,8 @@ def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Su
     images = BackProjections(radon, known)
     scale = float(np.quantile(np.abs(images[1.0].numpy()), 0.999))
     images.divide(scale)
-    noise = noise_level(images.rows)
-    loss = loss_of(radon, images.rows, torch.from_numpy(weights), noise, deviations.scaled(scale))
-    prior = find_prior("ridge-ct", "cpu", (-math.inf, math.inf))
+    loss = Tomography(radon, images.rows, torch.from_numpy(weights), sampling=stride)
+    prior, noise = find_prior("ridge-ct", "cpu", (-math.inf, math.inf)), noise_level(images.rows)
     rho = ROUGH_STRENGTH * posterior_weight(loss, noise, prior.sigma)
     first = images[ROUGH_CUT]  # rings are weak in it
     solver = tomography(loss, prior.prox(rho), rho)
@@ -362,22 +365,25 @@ def _rounds(
     dead, lost, wrong = np.zeros(values.shape[1], bool), np.zeros(len(values), bool), 0
     suspects = _suspects(values) if "detectors" not in off else dead
     weights[:, suspects] = 0
+    apart = _apart_from_neighbours(values)
     for number in range(ROUNDS):
-        rough = _rough(values, weights, survey, deviations)
+        rough = _rough(values, weights, survey)
         e = rough.residual
         columns = _columns(e, trusted)  # a detector may turn out to be good after all
         usual = float(np.median(columns.spread[columns.spread > 0])) if columns.spread.any() else 0.0
         if usual == 0:
             break
         if "detectors" not in off:
-            dead = _stands_out(columns, usual, alone=number > 0 or bool(suspects.any()))
+            dead = _stands_out(columns, usual, alone=number > 0 or bool(suspects.any())) & apart
             weights[:] = np.where(dead, 0, trusted)
         if "views" not in off:
             misfit = 1.4826 * np.median(np.abs((e - columns.jump)[:, ~dead]), axis=1)
-            lost |= misfit > LOST * np.median(misfit)
+            around = np.pad(misfit, BESIDE, mode="reflect")  # ends of limited angles fit worse, one after the other
+            beside = np.median(np.lib.stride_tricks.sliding_window_view(around, 2 * BESIDE + 1), axis=-1)
+            lost |= misfit > LOST * np.maximum(beside, np.median(misfit))
             weights[lost] = trusted[lost] = 0
         if "rays" not in off and _step(survey.angles) < SPARSE_VIEWS:
-            out = _outstanding(e - columns.jump, weights > 0, _travel(survey.angles, values.shape[1]))
+            out = _outstanding(e - columns.jump, values, weights > 0, _travel(survey.angles, values.shape[1]))
             weights[out] = trusted[out] = 0
             wrong += int(out.sum())
         gross = bool(dead.any() or lost.any() or wrong)
@@ -463,6 +469,20 @@ def _suspects(values: NDArray[np.float32]) -> NDArray[np.bool_]:
     return found
 
 
+def _apart_from_neighbours(values: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Detectors that may err alone: second differences are largest at them, and opposite at both neighbours.
+
+    At the edge of a round object in the middle, which stays at one detector, they are not.
+    """
+    bent = np.pad(values[:, 1:-1] - (values[:, :-2] + values[:, 2:]) / 2, ((0, 0), (2, 2)))
+    own = bent[:, 1:-1]
+    energy = (bent**2).sum(0)
+    opposed = [(own * side).sum(0) < -OPPOSED * energy[1:-1] for side in (bent[:, :-2], bent[:, 2:])]
+    found: NDArray[np.bool_] = opposed[0] & opposed[1] & (energy[1:-1] >= np.maximum(energy[:-2], energy[2:]))
+    found[[0, 1, -2, -1]] = True  # they have no two neighbours
+    return found
+
+
 def _stands_out(columns: _Columns, usual: float, alone: bool) -> NDArray[np.bool_]:
     """Detectors that spread or jump more than those around them; where all jump, they are stripes.
 
@@ -530,8 +550,13 @@ def _travel(degrees: Array, detectors: int) -> int:
     return math.ceil(math.radians(_step(degrees)) * detectors / 2) + 2
 
 
-def _outstanding(e: NDArray[np.float32], known: NDArray[np.bool_], travel: int) -> NDArray[np.bool_]:
-    """Rays that stand out of what is around them; a small object does so in the next views, too."""
+def _outstanding(
+    e: NDArray[np.float32], values: NDArray[np.float32], known: NDArray[np.bool_], travel: int
+) -> NDArray[np.bool_]:
+    """Rays that stand out of what is around them, in the residual and the data.
+
+    A small object does so in the next views, too; and an edge that the image blurs does not in the data.
+    """
     usual = 1.4826 * float(np.median(np.abs(e[known])))
     out = np.zeros(e.shape, bool)
     for i, j in np.argwhere((np.abs(e) > 10 * usual) & known):
@@ -540,7 +565,8 @@ def _outstanding(e: NDArray[np.float32], known: NDArray[np.bool_], travel: int) 
         size, width = abs(e[i, j] - middle), 1.4826 * float(np.median(np.abs(around - middle)))
         rows = [n for n in (i - 1, i + 1) if 0 <= n < len(e)]
         beside = [_second(np.abs(e[n, max(0, j - travel) : j + travel + 1] - middle)) for n in rows]
-        out[i, j] = size > OUTSTANDING * max(width, usual) and size > 3 * max(beside)
+        own = abs(values[i, j] - np.median(values[max(0, i - 1) : i + 2, max(0, j - 1) : j + 2]))
+        out[i, j] = size > OUTSTANDING * max(width, usual) and size > 3 * max(beside) and own > 0.5 * size
     return out
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from smadmm.distributed import if_joined
 from smadmm.imaging.detectors import Deviations, loss_of
+from smadmm.imaging.geometry import wedge_noise
 from smadmm.imaging.inspection import FEW_VIEWS, REPAIRS, Inspection, Survey, repaired
 from smadmm.imaging.metrics import snr, ssim
 from smadmm.imaging.pnp import Method, posterior_weight, tomography
@@ -120,7 +121,9 @@ class Scan:
     def _measured(self, rows: Rows, look: Inspection | None) -> Statistics:
         if self.photons is None:
             if look is None:
-                return Statistics(noise_level(rows), None, noise_level(rows))
+                wedge = self._wedge(rows) if isinstance(rows, Tensor) else math.inf
+                noise = max(min(noise_level(rows), wedge), QUIETEST * root_mean_square(rows))
+                return Statistics(noise, None, noise)
             noise = max(look.noise / self.scale, QUIETEST * root_mean_square(rows))
             trusted = np.ones(1) if look.weights is None else look.weights[look.weights > 0]
             weights = None if look.weights is None else torch.from_numpy(look.weights)
@@ -135,6 +138,12 @@ class Scan:
         if look.weights is None:
             return Statistics(noise, law(rows) if any(deviations) else law, mean, deviations)
         return Statistics(noise, law(rows) * torch.from_numpy(look.weights > 0), mean, deviations)
+
+    def _wedge(self, rows: Tensor) -> float:
+        """The noise by frequencies that no object in parallel beams has."""
+        if self.survey is not None and self.survey.geometry is not None:
+            return math.inf
+        return wedge_noise(rows.double().numpy(), np.rad2deg(self.radon.angles), self.radon.centre)
 
     def _deviations(self, look: Inspection) -> Deviations:
         """Of the detectors; batches tell nothing of them."""
