@@ -89,11 +89,6 @@ def complexity(pattern):
     return quoted("complexity", pattern)
 
 
-def ranks(case, column):
-    """Two ranks against one process."""
-    return f"{stored('scale', 'ranks.json')['cases'][case][column]:.2f}"
-
-
 def cone(method):
     """dB, 64 x 64 x 64 voxels from 60 views of a cone beam."""
     return f"{some(stored('cone')['rows'], method=method)[0]['snr']:.1f}"
@@ -152,12 +147,6 @@ KEYS = {
             "photons 1e4.tv",
         )
     },
-    **{
-        f"scale.{case}.{column}": lambda case=case, column=column: ranks(case, column)
-        for case in ("ct-all", "ct-180", "glm")
-        for column in ("work", "wall")
-    },
-    "scale.load": lambda: f"{stored('scale', 'ranks.json')['load_before']:.0f}",
     "scale.rows": lambda: f"{stored('scale', 'stream.json')['rows']:,}",
     "scale.memory": lambda: f"{stored('scale', 'stream.json')['memory']:.0f}",
     "defects.slices": lambda: quoted("robustness", r"Slices: (\d+), of 256 x 256"),

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import ranks
 import torch
 
 import smadmm
 from smadmm.distributed import place, sharded
 from smadmm.losses import Logistic, Stream
 
+ranks = pytest.importorskip("ranks")  # it needs SciPy and weights
 SCRIPT = Path(__file__).parent / "ranks.py"
 pytestmark = pytest.mark.slow
 
