@@ -1,4 +1,4 @@
-"""Rivals with the help that `auto` gives itself: python benchmarks/helped_rivals.py DATA OUT
+"""Rivals with the help that `auto` gives itself: python benchmarks/helped_rivals.py DATA [OUT [SET ...]]
 
 In `smadmm reproduce classification` the published methods run on the columns as they are and answer with the last
 iterate, as published. Here SADMM and SAGA-ADMM get what `auto` has: columns divided by the square roots of its metric,
@@ -87,7 +87,8 @@ def own(setting, convex_pass):
     return np.mean([[setting.oracle.objective(fit.x) for fit in fits] for fits in runs], axis=0).tolist()
 
 
-def main(data, out=None, sets=("splice_scale", "a8a", "a9a", "ijcnn1")):
+def main(data, out=None, *sets):
+    sets = sets or ("splice_scale", "a8a", "a9a", "ijcnn1")
     lines, excess = [], {"auto": [], "auto, pass": []}
     for lam1, name, intercept in product((1e-5,), sets, (False, True)):
         job = ClassificationRun(name, intercept, lam1, "untuned", 0, MARKS, QUICK.grid, 1, len(SHOWN), "")

@@ -73,6 +73,37 @@ def test_least_squares_without_penalty_is_exact(data):
     assert found == pytest.approx(0.5 * np.mean(residual**2), rel=1e-5)
 
 
+def test_a_row_of_weight_three_counts_as_three(data):
+    """Also where it alone has a feature."""
+    X, y = np.column_stack([data[0], np.eye(ROWS)[:, :2] * 5]), np.sign(data[1])
+    weight = np.where(np.arange(ROWS) % 4 == 0, 3.0, 1.0)
+    model = GraphGuidedClassifier(0.01, graph=None, standardize=False).fit(X, y, weight)
+    x, A = np.append(model.coef_[0], model.intercept_), constraint(model, 10)
+    assert model.coef_[0, 8:].any()
+    again = np.repeat(np.arange(ROWS), weight.astype(int))
+    once = Model(X, y, weight / weight.mean(), CLASSIFICATION["logistic"], True)
+    thrice = Model(X[again], y[again], np.ones(len(again)), CLASSIFICATION["logistic"], True)
+    assert left_out_loss(once, A, 0.01, x, 60) == pytest.approx(left_out_loss(thrice, A, 0.01, x, 60), rel=1e-9)
+
+
+def test_a_feature_of_one_row_is_not_trusted_without_it():
+    """Without the row that alone has a feature the coefficient is zero; a Newton step alone would overshoot."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.standard_normal((ROWS, 2)), 6 * np.eye(ROWS)[:, 0]])
+    y = np.sign(X[:, 0] + 0.5 * rng.standard_normal(ROWS))
+    y[0] = -np.sign(X[0, 0])
+
+    def make(a):
+        return GraphGuidedClassifier(a, graph=None, standardize=False)
+
+    model = make(0.02).fit(X, y)
+    assert model.coef_[0, 2] != 0
+    f = Model(X, y, np.ones(ROWS), CLASSIFICATION["logistic"], True)
+    x = np.append(model.coef_[0], model.intercept_)
+    reference = left_out(make, 0.02, X, y, lambda m, row, b: np.logaddexp(0.0, -b * m.decision_function(row)[0]))
+    assert left_out_loss(f, constraint(model, 3), 0.02, x, ROWS) == pytest.approx(reference, rel=0.05)
+
+
 def test_the_smallest_loss_wins_and_the_search_ends_after_it():
     asked = []
 

@@ -72,7 +72,7 @@ def left_out_loss(model: Model, A: Any, alpha: float, x: Array, rows: float) -> 
     pull = np.linalg.solve(np.eye(classes) - curvature @ g, slope[:, :, None])[:, :, 0]
     step = inverse @ np.concatenate([U[k].T * pull[:, k] for k in range(classes)])
     crossing = np.sign(u)[:, None] * (u[:, None] + step) < 0
-    step = np.where(crossing & (penalty > 0)[:, None] & _alone(U, curvature), -u[:, None], step)
+    step = np.where(crossing & (penalty > 0)[:, None] & _alone(U, curvature, count), -u[:, None], step)
     moved = np.stack([np.einsum("ij,ji->i", U[k], step[own[k]]) for k in range(classes)], axis=1)
     return model.value(margins + moved.reshape(margins.shape))
 
@@ -88,10 +88,10 @@ def _derivatives(model: Model, margins: Array) -> tuple[Array, Array]:
     return slope, p[:, :, None] * (np.eye(model.classes) - p[:, None, :])
 
 
-def _alone(U: list[Array], curvature: Array) -> Any:
+def _alone(U: list[Array], curvature: Array, count: Array) -> Any:
     """Which entries of u (first axis) are decided by which rows alone."""
     shares = [(rows**2 * curvature[:, [k], k]).T for k, rows in enumerate(U)]
-    return np.concatenate([part > 0.5 * part.sum(axis=1, keepdims=True) for part in shares])
+    return np.concatenate([part > 0.5 * (part @ count)[:, None] for part in shares])
 
 
 def _by_class(Z: Any, classes: int) -> Any:
