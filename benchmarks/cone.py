@@ -75,7 +75,13 @@ def main(out):
     (out / "results.json").write_text(
         json.dumps({"command": "python benchmarks/cone.py OUT", "rows": rows}, indent=1) + "\n"
     )
-    lines = ["| method | SNR, dB |", "|---|---|", *(f"| {row['method']} | {row['snr']:.2f} |" for row in rows)]
+    lines = [
+        "# A cone beam, 64 x 64 x 64 voxels, 60 views",
+        "",
+        "| method | SNR, dB |",
+        "|---|---|",
+        *(f"| {row['method']} | {row['snr']:.2f} |" for row in rows),
+    ]
     (out / "table.md").write_text("\n".join(lines) + "\n")
 
 
