@@ -470,3 +470,30 @@ def test_real_scans():
         assert fan.geometry == Fan(410.66, 553.74, 0.2, "mm") and fan.shape == (1, 721, 560)
     with pytest.raises(ScanError, match="NXfluo"):
         read_sinogram(scans / "fluo.nxs")
+
+
+@pytest.mark.parametrize("way", ["link", "soft link", "virtual", "raw"])
+def test_hdf5_is_followed_below_its_folder_only(tmp_path, monkeypatch, way):
+    (tmp_path / "scan").mkdir()
+    values = np.random.default_rng(0).random((6, 9)).astype("f4")
+    with h5py.File(tmp_path / "elsewhere.h5", "w") as file:
+        file["secret"] = values
+    (tmp_path / "elsewhere.raw").write_bytes(values.tobytes())
+    path = tmp_path / "scan" / "scan.h5"
+    with h5py.File(path, "w") as file:
+        file["angles"] = np.arange(6) * 30.0
+        if "link" in way:
+            file["other" if way == "soft link" else "sinogram"] = h5py.ExternalLink("../elsewhere.h5", "/secret")
+        if way == "soft link":
+            file["sinogram"] = h5py.SoftLink("/other")
+        elif way == "virtual":
+            layout = h5py.VirtualLayout((6, 9), "f4")
+            layout[:] = h5py.VirtualSource(str(tmp_path / "elsewhere.h5"), "secret", (6, 9))
+            file.create_virtual_dataset("sinogram", layout)
+        elif way == "raw":
+            raw = [(str(tmp_path / "elsewhere.raw"), 0, values.nbytes)]
+            file.create_dataset("sinogram", (6, 9), "f4", external=raw)
+    with pytest.raises(ScanError, match="leads out of its folder.*SMADMM_LINKS=anywhere"):
+        read_sinogram(path)
+    monkeypatch.setenv("SMADMM_LINKS", "anywhere")
+    np.testing.assert_array_equal(read_sinogram(path)[0][:], values)
