@@ -94,6 +94,19 @@ def cone(method):
     return f"{some(stored('cone')['rows'], method=method)[0]['snr']:.1f}"
 
 
+def slices(*keys):
+    """A number of docs/results/scale/slices.json."""
+    found = stored("scale", "slices.json")
+    for key in keys:
+        found = found[key]
+    return found
+
+
+def preview(percent, column):
+    (row,) = (r for r in slices("previews") if r["views"] == 240 * percent // 100)
+    return f"{row[column]:.1f}"
+
+
 KEYS = {
     "cone.fdk": lambda: cone("FDK"),
     "cone.ours": lambda: cone("smadmm.reconstruct"),
@@ -149,6 +162,22 @@ KEYS = {
     },
     "scale.rows": lambda: f"{stored('scale', 'stream.json')['rows']:,}",
     "scale.memory": lambda: f"{stored('scale', 'stream.json')['memory']:.0f}",
+    "scale.p": lambda: f"{slices('cost', 'p'):.2g}",
+    "scale.q": lambda: f"{slices('cost', 'q'):.2g}",
+    "scale.error": lambda: f"{100 * slices('cost', 'error'):.0f}",
+    "scale.m": lambda: f"{slices('memory', 'm') / 1e6:.0f}",
+    "scale.i": lambda: f"{slices('memory', 'i'):.0f}",
+    "scale.s": lambda: f"{slices('memory', 's'):.0f}",
+    "scale.slices-work": lambda: f"{slices('gain', 'work', 'ratio'):.2f}",
+    "scale.slices-count": lambda: f"{slices('gain', 'slices')}",
+    "scale.slices-load": lambda: f"{slices('gain', 'load'):.0f}",
+    "scale.begin": lambda: f"{slices('begin'):.1f}",
+    "scale.final": lambda: f"{slices('final'):.1f}",
+    **{
+        f"scale.{name}-{percent}": lambda column=column, percent=percent: preview(percent, column)
+        for name, column in (("preview", "snr"), ("fbp", "fbp"))
+        for percent in (25, 50, 75, 100)
+    },
     "defects.slices": lambda: quoted("robustness", r"Slices: (\d+), of 256 x 256"),
     "defects.times": lambda: quoted("robustness", r"with clean data (\S+) at 256"),
     "defects.repairs": lambda: quoted("robustness", r"repairs: (\d+), in \d+ of \d+ sinograms"),
