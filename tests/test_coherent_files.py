@@ -126,7 +126,7 @@ def test_foreign_files_are_refused_in_one_sentence(scanned, tmp_path):
     refused(tmp_path / "cut.cxi", "cannot be read")
     (tmp_path / "text.ptyd").write_text("no HDF5")
     refused(tmp_path / "text.ptyd", "cannot be read")
-    refused(write_ptyr(tmp_path / "a.ptyr", {"S": probe}), "needs one array 'amplitudes' or 'intensities'")
+    refused(write_ptyr(tmp_path / "a.ptyr", {"S": probe}), "needs one of 'amplitudes' or 'intensities'")
     refused(write_ptyr(tmp_path / "b.ptyr", {"S": np.stack([probe, probe])}), "2 modes")
     refused(write_ptyr(tmp_path / "c.ptyr", {"S": probe, "T": probe}), "content/probe has 2")
     refused(write_cxi(tmp_path / "ev.cxi", places, counts, probe, energy=6200.0), "those of CXI in joules")

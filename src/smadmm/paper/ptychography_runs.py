@@ -5,9 +5,9 @@ The object has the modulus .4 + .6 A and the phase 1.5 (B - 1/2), A and B the mi
 with curved phases that covers half of the object each way; positions are a square grid, moved by up to 2 pixels; counts
 are Poisson. An unknown probe is a Gaussian with three quarters of the curvature at first, for every method.
 
-Ours is `retrieve` as it is; the fit is what it begins with. The peers are those of ptychi, with so many passes as ours
-takes at most. Their settings (SETTINGS: step, of rPIE the regularisation) were chosen on BSD400. The best number of
-passes, one of MARKS, is chosen by the truth: no user can do that.
+Ours is `retrieve` as it is; the fit is what it begins with. The peers are those of ptychi, with as many passes as ours
+takes at most, batches of one row of the grid, and ptychi's own steps (SETTINGS), but for rPIE, whose regularisation is
+stronger than its default of .1. The best number of passes, one of MARKS, is chosen by the truth: no user can do that.
 """
 
 from __future__ import annotations
