@@ -28,6 +28,7 @@ LIST = Path(__file__).with_suffix(".txt")
 TIME_LIMIT = 900  # seconds
 
 FILES = {  # below src/smadmm; where files move, this is all there is to change
+    "detectors": "imaging/detectors.py",
     "probe": "imaging/probe.py",
     "arrays": "io/arrays.py",
     "certificate": "certificate.py",
