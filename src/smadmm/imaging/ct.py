@@ -188,7 +188,9 @@ def reconstruct(
     scan = Scan(radon, scale, wanted, known, stop,
                 batch=batch, strength=strength, seed=seed, photons=photons, device=device, survey=survey, off=off,
                 seen=seen, rest=Stop(iterations=_rest(radon.views, look)) if free else None)  # fmt: skip
-    noise = scan.statistics(images.rows, look).mean * noise_gain(radon, window_of(None))
+    noise = 0.0  # of a filtered back-projection; the prior of few views is not set for it
+    if radon.views >= ENOUGH_VIEWS:
+        noise = scan.statistics(images.rows, look).mean * noise_gain(radon, window_of(None))
     scan = replace(scan, prior=suited(wanted, noise, device, limits))
     told = name == "none" or batch is not None or seconds is not None or start is not None
     first = None if start is None else torch.as_tensor(np.asarray(start, dtype=np.float32)) / scale

@@ -380,7 +380,7 @@ def _rounds(
             misfit = 1.4826 * np.median(np.abs((e - columns.jump)[:, ~dead]), axis=1)
             around = np.pad(misfit, BESIDE, mode="reflect")  # ends of limited angles fit worse, one after the other
             beside = np.median(np.lib.stride_tricks.sliding_window_view(around, 2 * BESIDE + 1), axis=-1)
-            lost |= misfit > LOST * np.maximum(beside, np.median(misfit))
+            lost |= misfit > np.maximum(LOST * np.median(misfit), 2 * beside)
             weights[lost] = trusted[lost] = 0
         if "rays" not in off and _step(survey.angles) < SPARSE_VIEWS:
             out = _outstanding(e - columns.jump, values, weights > 0, _travel(survey.angles, values.shape[1]))
