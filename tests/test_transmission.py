@@ -63,7 +63,7 @@ def test_simulated_counts_have_the_variance_of_photons():
     expected = 1 / (PHOTONS * torch.exp(-clean))  # of every ray
     assert float((errors.square() / expected).mean()) == pytest.approx(1, abs=0.03)
     # that is what noise and weights of the loss say, the least noise of every ray added
-    noise, weights, _ = scan_of(radon, PHOTONS).statistics(clean)
+    noise, weights, *_ = scan_of(radon, PHOTONS).statistics(clean)
     least = 1e-6 * clean.square().mean()
     torch.testing.assert_close(noise**2 / weights(clean), expected + least)
     assert float(weights(clean).min()) > 0 and float(weights(clean).max()) == pytest.approx(1)
@@ -81,7 +81,7 @@ def test_with_weights_no_method_diverges(method, batch):
     _, radon, sinogram = counted(1e3, size=32)
     mu = attenuation(32)
     sinogram = sinogram / mu
-    noise, weights, _ = scan_of(radon, 1e3, mu).statistics(sinogram)
+    noise, weights, *_ = scan_of(radon, 1e3, mu).statistics(sinogram)
     loss = Tomography(radon, sinogram, weights, sampling=stride)
     prior = find_prior("ridge-natural")
     rho = posterior_weight(loss, noise, prior.sigma)
@@ -243,14 +243,14 @@ def test_a_measured_sinogram_is_weighed_by_its_own_values(raw):
     _, _, measured = raw
     p, scale = torch.from_numpy(measured).float(), 0.03
     radon = Radon(SIZE, np.arange(VIEWS) * np.pi / VIEWS, p.shape[1])
-    noise, weights, _ = scan_of(radon, PHOTONS, scale).statistics(p / scale)
+    noise, weights, *_ = scan_of(radon, PHOTONS, scale).statistics(p / scale)
     variance = torch.exp(p) / PHOTONS + 1e-6 * p.square().mean()
     torch.testing.assert_close((noise * scale) ** 2 / weights(p / scale), variance, rtol=1e-3, atol=0)
 
 
 def test_without_photons_there_are_no_weights():
     truth, radon, sinogram = counted()
-    noise, weights, mean_noise = scan_of(radon, None).statistics(sinogram)
+    noise, weights, mean_noise, _ = scan_of(radon, None).statistics(sinogram)
     assert weights is None and noise == mean_noise
     (row,) = reconstruct(sinogram, truth=truth, bounds=(0.0, 1.0), prior="none", iterations=1, raw=True).slices
     assert row["noise"] == pytest.approx(noise)

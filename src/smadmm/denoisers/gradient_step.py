@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-BYTES = (2.0, 65535.0)  # means of images in bytes; beyond them a run has diverged
+BYTES = (10.0, 65535.0)  # means of images in bytes: below are runs with wrong angles, beyond those that diverge
 
 
 class Potential(Protocol):

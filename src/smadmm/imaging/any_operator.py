@@ -23,7 +23,7 @@ from torch import Tensor
 from smadmm.arguments import ArgumentError
 from smadmm.estimators import Spider
 from smadmm.imaging.metrics import snr, ssim
-from smadmm.imaging.priors import Denoiser, Prior, as_prior
+from smadmm.imaging.priors import Denoiser, Prior, as_prior, suited
 from smadmm.imaging.result import ImageResult
 from smadmm.losses.operators import OperatorLeastSquares
 from smadmm.operators.differences import FiniteDifferences
@@ -66,7 +66,7 @@ def by_operator(
         raise ValueError("the data show no image: least squares gives zero everywhere")
     first = plain if start is None else torch.as_tensor(np.asarray(start, dtype=np.float32))
     limits = None if bounds is None else (bounds[0] / scale, bounds[1] / scale)
-    known, _ = as_prior(prior, "cpu", limits)
+    known = suited(as_prior(prior, "cpu", limits)[0], 0.0, "cpu", limits)
     solve = _solver(K, b / scale, known, seed)
     rho, errors = _weight(K, b / scale, solve)
     result = solve(torch.ones_like(b), strength * rho, first / scale, stop or Stop(iterations=ITERATIONS))

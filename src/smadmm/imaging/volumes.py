@@ -11,10 +11,10 @@ import logging
 import math
 import mmap
 import os
-import pickle
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,9 +78,7 @@ def each_slice(
                     return
                 bar.update(volume)
             return
-        if isinstance(
-            executor, (int, Processes, ProcessPoolExecutor)
-        ):  # others have picklers of their own, or need none
+        if isinstance(executor, (int, Processes, ProcessPoolExecutor)):  # others send in ways of their own
             _refuse_unsendable(finished.scan)
         ahead = 2**31 if source is not None else max(2, SENT // (4 * math.prod(finished.scan.radon.out_shape or ())))
         tasks = [partial(task, number) for number in left]
@@ -120,7 +118,7 @@ def solve_slice(
 
 def _refuse_unsendable(scan: Scan) -> None:
     try:
-        pickle.dumps(scan.prior)
+        ForkingPickler.dumps(scan.prior)
     except Exception as error:
         raise ArgumentError(
             "{prior} cannot be sent to workers ({0}); define it in a module, not by a lambda or within a function",
