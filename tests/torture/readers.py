@@ -342,11 +342,13 @@ def read_weights(path: Path) -> None:
 
 
 def read_card(path: Path) -> None:
+    from unittest.mock import patch
+
     from smadmm.denoisers import weights
 
-    weights.SHIPPED = path.parent
     path.with_suffix(".safetensors").touch()
-    weights.card(path.stem)
+    with patch.object(weights, "SHIPPED", path.parent):
+        weights.card(path.stem)
 
 
 def read_model(path: Path) -> None:
