@@ -70,6 +70,12 @@ def phase(purpose, methods, column, digits, sign=""):
     return with_interval(difference(rows, methods, column, ("image", "seed"), "seed"), digits, sign)
 
 
+def own_step(equal, method):
+    """dB above PnP-SADMM, each with a step of its own."""
+    row = rf"\n\| {equal} \| {method} \|[^|]*\|[^|]*\| ([-+]\S+ \+- \S+) \(8 seeds\)"
+    return quoted("phase", row).replace("+-", "±")
+
+
 def denoiser(name):
     (row,) = (r for r in stored("denoisers")["rows"] if r["denoiser"] == name and r["sigma"] == 5)
     return row
@@ -112,7 +118,7 @@ KEYS = {
     "cone.ours": lambda: cone("smadmm.reconstruct"),
     "demo.snr": lambda: demo("snr", 1),
     "demo.fbp": lambda: demo("snr_fbp", 1),
-    "demo.seconds": lambda: demo("seconds", 0),
+    "demo.seconds": lambda: demo("total_seconds", 0),
     "denoisers.ct": lambda: f"{denoiser('BM3D')['psnr_ct'] - denoiser('ridge-ct')['psnr_ct']:.2f}",
     "denoisers.ct-large": lambda: f"{denoiser('BM3D')['psnr_ct'] - denoiser('ridge-ct-large')['psnr_ct']:.2f}",
     "denoisers.large-over-small": lambda: f"{denoiser('ridge-ct-large')['ms'] / denoiser('ridge-ct')['ms']:.1f}",
@@ -137,8 +143,9 @@ KEYS = {
     "ct.all-views-seconds": lambda: quoted("ct-visual", r"iteration \S+ to \S+ on, after (\S+ to \S+) s of one core"),
     "phase.momentum": lambda: phase("unbiased", ("smadmm", "sadmm"), "snr", 1),
     "phase.decay": lambda: phase("unbiased", ("smadmm", "sadmm-decay"), "snr_equal_sfo", 2),
-    "phase.own-step": lambda: phase("own step", ("smadmm", "sadmm"), "snr", 2, "+"),
-    "phase.own-step-sfo": lambda: phase("own step", ("smadmm", "sadmm"), "snr_equal_sfo", 2, "+"),
+    "phase.own-step": lambda: own_step("iterations", "PnP-SMADMM"),
+    "phase.own-step-sfo": lambda: own_step("SFO", "PnP-SMADMM"),
+    "phase.own-step-spider": lambda: own_step("iterations", "SPIDER-ADMM"),
     **{
         f"defects.{key}": lambda key=key: defect(*key.rsplit(".", 1))
         for key in (

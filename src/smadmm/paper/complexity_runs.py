@@ -73,14 +73,17 @@ def geometric(first: float, ratio: float, count: int) -> list[float]:
 
 def grid(method: str, T: int) -> list[Point]:
     """The points of a method, eta in the unit of the problem."""
-    n = geometric(T ** (1 / 2), (T ** (1 / 2) / 2) ** (1 / 4), 5)  # samples of a restart, up to T/2
-    long, short = geometric(1 / 64, 2, 12), geometric(1 / 32, 2.5, 6)
+    n = geometric(T ** (1 / 2), (T ** (1 / 2) / 4) ** (1 / 7), 8)  # samples of a restart, up to T/4
+    long, short = geometric(1 / 64, 2, 12), geometric(1 / 16, 2, 5)
     batches, momenta = [1, 8, 64, 512], geometric(0.0125, 4, 5)
     choices: dict[str, Mapping[str, Sequence[float]]] = {
-        "sadmm": {"eta": long, "batch": [1, *geometric(T ** (1 / 4), (T ** (3 / 4) / 2) ** (1 / 8), 9)]},
+        "sadmm": {
+            "eta": geometric(1 / 16, 2, 8),
+            "batch": [1, *geometric(T ** (1 / 4), (T ** (3 / 4) / 4) ** (1 / 13), 14)],
+        },
         "sadmm-one": {"eta": geometric(1 / 32, 2 ** (1 / 6), POINTS)},
         "spider": {"eta": long, "n": geometric(T ** (1 / 3), (T ** (2 / 3) / 2) ** (1 / 9), 10)},
-        "spider-free": {"eta": short, "n": n, "split": geometric(1 / 16, 4, 4)},
+        "spider-free": {"eta": short, "n": n, "split": [1 / 4, 1, 4]},
         "smadmm-constant": {"eta": geometric(1 / 40, 2.5, 6), "a": momenta, "batch": batches},
         "smadmm-one": {"eta": geometric(1 / 32, 2 ** (2 / 3), 12), "a": geometric(0.004, 2.3, 10)},
     }
@@ -88,7 +91,7 @@ def grid(method: str, T: int) -> list[Point]:
         later = 1000 ** (p - 2 / 3)
         scaled = [later * a for a in momenta]
         choices.setdefault(name, {"eta": geometric(later**-0.5 / 32, 2.5, 6), "a": scaled, "batch": batches})
-    chosen = choices.get(method, {"eta": short, "theta": [0.15, 0.3, 0.6, 0.9], "n": n})
+    chosen = choices.get(method, {"eta": short, "theta": [0.3, 0.6, 0.95], "n": n})
     return [dict(zip(chosen, values, strict=True)) for values in product(*chosen.values())]
 
 
