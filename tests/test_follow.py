@@ -67,6 +67,7 @@ def test_a_zarr_store_is_followed_until_it_says_that_it_is_complete(rows, tmp_pa
     path = tmp_path / "scan.zarr"
 
     def write():
+        time.sleep(0.3)  # the command does not find it at first
         group = zarr.open_group(store=str(path), mode="w")
         data = group.create_array("sinogram", shape=(0, rows.shape[1]), chunks=(8, rows.shape[1]), dtype="f4")
         angles = group.create_array("angles", shape=(0,), chunks=(64,), dtype="f8")

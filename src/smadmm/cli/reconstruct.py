@@ -229,7 +229,7 @@ def reconstruct(
 
 
 def _refuse_what_cannot_grow(path: Path, angles: str | None) -> None:
-    if not (path.is_dir() or path.suffix.lower() in HDF5):
+    if not (path.is_dir() or path.suffix.lower() in (*HDF5, ".zarr")):  # a store may not be there yet
         raise ArgumentError("{follow} reads HDF5 files and Zarr stores while they grow, not {0}", path)
     if angles is not None and read_range(angles) is not None:
         raise ArgumentError(
