@@ -16,7 +16,7 @@ TOP = {"contributing": "CONTRIBUTING.md", "changelog": "CHANGELOG.md", "security
 PAGES = {ROOT / file: DOCS / f"{page}.md" for page, file in TOP.items()}
 PAGES |= {ROOT / "gallery": DOCS / "gallery" / "index.rst", DOCS / "methods": DOCS / "methods" / "README.md"}
 # pages below a page that is read on GitHub, too
-TREES = {"paper": ["benchmark", "results/*/table"], "methods/README": ["*"]}
+TREES = {"paper": ["benchmark", "results/*/table", "results/scale/*", "results/torture/*"], "methods/README": ["*"]}
 FENCED = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(!?\[([^]]*)\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 
@@ -55,7 +55,8 @@ def read(app, docname, source):
         app.env.note_dependency(origin)
     text = re.sub(r"^```python source$", "```python", text, flags=re.MULTILINE)
     if docname.startswith("results/") and not text.startswith("# "):
-        text = f"# {page.parent.name}\n\n{text}"
+        name = page.parent.name if page.stem == "table" else f"{page.parent.name}, {page.stem.replace('_', ' ')}"
+        text = f"# {name}\n\n{text}"
     if docname in TREES:
         text += tree(docname, page.parent)
     source[0] = figures.filled(turned(text, origin, page))
