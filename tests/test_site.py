@@ -108,7 +108,6 @@ def test_search_works_offline(open_page):
     tab = open_page()
     tab.goto((SITE / "search.html").as_uri() + "?q=certificate")
     results = tab.locator("#search-results ul.search li a")
-    results.first.wait_for()
-    assert results.count() >= 5
+    results.nth(4).wait_for()  # they come one by one, and there must be at least five
     results.first.click()
     assert "certificate" in tab.locator("main").inner_text().lower()
