@@ -14,5 +14,5 @@ class Dataset(BaseDataset):
     def get_data(self):
         X, y = load_breast_cancer(return_X_y=True)
         X = StandardScaler().fit_transform(X)
-        learned = GraphGuidedClassifier(graph="glasso", max_epochs=1, random_state=0).fit(X, y)
+        learned = GraphGuidedClassifier(graph="glasso", random_state=0).fit(X, y)
         return {"X": X, "y": 2.0 * y - 1, "G": learned.graph_}
