@@ -33,7 +33,7 @@ from smadmm.workers import Processes
 GRID = [(128, 60), (128, 240), (256, 60), (256, 180), (256, 360), (384, 90), (512, 90), (512, 180)]
 STEPS = (2, 10)  # iterations of a short and a long run: their difference is that of the iterations alone
 MEMORY = [(128, 60), (256, 360), (512, 90), (512, 360)]
-VOLUME, SIZE, VIEWS, TURNS = 4, 192, 90, 3
+VOLUME, SIZE, VIEWS, TURNS = 12, 256, 180, 5
 PREVIEWS, PREVIEW_EVERY, GOLDEN = 240, 20, (5**0.5 - 1) / 2
 
 ONE_SLICE = """

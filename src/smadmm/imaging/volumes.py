@@ -11,10 +11,10 @@ import logging
 import math
 import mmap
 import os
+import pickle
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,16 +55,16 @@ def each_slice(
     """Solve what is not finished yet, until done or interrupted."""
     volume, left = len(finished.wanted) > 1, finished.left
     source = slices if executor is None else portable(slices)
+    scan: Scan | bytes = finished.scan
 
     def task(number: int) -> tuple[Any, ...]:
         truth = None if truths is None else torch.from_numpy(np.asarray(truths[number], np.float32))
-        scan, first, given = finished.scan, start, source
+        first, given, tried = start, source, number == finished.middle and finished.tried is not None
         if number == finished.middle:
-            if finished.tried is not None:
-                scan, first = replace(scan, stop=scan.rest or scan.stop), finished.tried
+            first = finished.tried if tried else first
             given = middle if isinstance(middle.images.rows, Tensor) else given  # as it was inspected
         given = _Sent(slices[number]) if given is None else given
-        return scan, given, number, truth, first, finished.checkpoint(number), number == finished.show
+        return scan, given, number, truth, first, tried, finished.checkpoint(number), number == finished.show
 
     workers = 1 if executor is None else executor if isinstance(executor, int) else None
     told = expectation(finished.scan, len(left), workers)
@@ -79,7 +79,7 @@ def each_slice(
                 bar.update(volume)
             return
         if isinstance(executor, (int, Processes, ProcessPoolExecutor)):  # others send in ways of their own
-            _refuse_unsendable(finished.scan)
+            scan = _packed(finished.scan)
         ahead = 2**31 if source is not None else max(2, SENT // (4 * math.prod(finished.scan.radon.out_shape or ())))
         tasks = [partial(task, number) for number in left]
         with executing(executor) as engine:
@@ -98,15 +98,18 @@ def _bar(finished: Finished, progress: bool) -> Any:
 
 def solve_slice(
     bar: Any,
-    scan: Scan,
+    scan: Scan | bytes,
     source: Any,
     number: int,
     truth: Tensor | None,
     start: Tensor | None,
+    tried: bool,
     checkpoint: Path | None,
     show: bool,
 ) -> Solved:
-    """One slice of a source, or as it was inspected: in any process."""
+    """One slice of a source, or as it was inspected: in any process. After a trial only the rest is to be done."""
+    scan = scan if isinstance(scan, Scan) else _unpacked(scan)
+    scan = replace(scan, stop=scan.rest or scan.stop) if tried else scan
     images, look = source if isinstance(source, Inspected) else scan.look(source[number])
     if checkpoint is not None and not checkpoint.parent.is_dir():  # on another machine
         checkpoint = None
@@ -116,14 +119,21 @@ def solve_slice(
     return solved(scan, images, result, row, show)
 
 
-def _refuse_unsendable(scan: Scan) -> None:
+def _packed(scan: Scan) -> bytes:
+    """The scan as bytes, which a worker unpacks once, not slice by slice: its tables and bounds are kept."""
     try:
-        ForkingPickler.dumps(scan.prior)
+        return pickle.dumps(scan)
     except Exception as error:
         raise ArgumentError(
             "{prior} cannot be sent to workers ({0}); define it in a module, not by a lambda or within a function",
             " ".join(str(error).split()),
         ) from None
+
+
+@lru_cache(maxsize=1)
+def _unpacked(scan: bytes) -> Scan:
+    unpacked: Scan = pickle.loads(scan)
+    return unpacked
 
 
 # --- what workers open ------------------------------------------------------------------------------------------------
