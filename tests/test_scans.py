@@ -127,6 +127,19 @@ def test_detectors_that_never_saw_light_are_filled_and_told(tmp_path, measured):
     np.testing.assert_allclose(found[1][:, 5], measured.expected[:, 1, 5], atol=1e-6)
 
 
+def test_frames_for_alignment_are_no_projections(tmp_path, measured):
+    """ESRF files end with views that were taken again: key 0, control -1."""
+    with h5py.File(nxtomo(tmp_path / "a.nxs", measured), "r+") as file:
+        detector = file["entry/instrument/detector"]
+        keys = detector["image_key"][...]
+        control = keys.copy()
+        control[keys == 3], keys[keys == 3] = -1, 0
+        detector["image_key"][...], detector["image_key_control"] = keys, control
+    found = read_sinogram(tmp_path / "a.nxs")
+    measured.is_in(found)
+    assert any("1 of them invalid or for alignment" in note for note in found.notes)
+
+
 def nxtomo(path, measured, source=40.0, pixel=1e-6):
     """Frames in another file, behind a link and compressed; an invalid frame; the angles in radians."""
     path.parent.mkdir(exist_ok=True)

@@ -69,7 +69,7 @@ class ImageResult:
             parts.append(f"held-out views {self.trust.held_out[self.trust.prior]:.2%}")
         if self.slices:
             per = " per slice" if len(self.slices) > 1 else ""
-            parts.append(f"{self.mean('iterations'):g} iterations, {self.mean('seconds'):.1f} s{per}")
+            parts.append(f"{self.mean('iterations'):.0f} iterations, {self.mean('seconds'):.1f} s{per}")
         parts += ["interrupted"] if self.interrupted else []
         count = len(self.warnings)
         parts += [f"{count} warning{'s' if count > 1 else ''}"] if count else []

@@ -33,7 +33,7 @@ FLAT_NAMES = ("flat", "flats", "white", "data_white", "flat_field", "flat_fields
 DARK_NAMES = ("dark", "darks", "data_dark", "dark_field", "dark_fields", "darkfield")
 OTHER_NAMES = ("truth", "image_key", "image_key_control", *FLAT_NAMES, *DARK_NAMES)
 LISTED = 10  # arrays in an error
-PROJECTION, FLAT, DARK = 0, 1, 2  # of image_key
+PROJECTION, FLAT, DARK, INVALID = 0, 1, 2, 3  # of image_key
 AXIS_NAMES = {"theta": "views", "angle": "views", "rotation_angle": "views", "y": "slices", "x": "detectors"}
 FAR = 5.0  # metres: no tube is that far away, but the source of a synchrotron
 METRES = {"m": 1.0, "cm": 1e-2, "mm": 1e-3, "um": 1e-6, "µm": 1e-6, "micron": 1e-6, "microns": 1e-6}
@@ -192,6 +192,9 @@ def _refused(path: Path, content: Content, reason: str) -> ScanError:
 def _nxtomo(path: Path, content: Content, key: str, array: str | None) -> Found | None:
     """The projections, fields and angles among all frames; None: there is no array of frames."""
     kinds = np.asarray(content.arrays[key][...]).ravel()
+    control = content.arrays.get(f"{key}_control")  # negative: taken once more after the turn, to see what has moved
+    if control is not None and control.shape == kinds.shape:
+        kinds = np.where(np.asarray(control[...]) < 0, INVALID, kinds)
     stacks = [
         name
         for name, value in content.arrays.items()
@@ -210,8 +213,8 @@ def _nxtomo(path: Path, content: Content, key: str, array: str | None) -> Found 
     if fitting:
         angles = np.asarray(content.arrays[fitting[0]][...], dtype=np.float64).ravel()  # of all frames
         found = replace(found, angles=angles, unit=named_unit(content.attribute(fitting[0], "units")))
-    invalid = int((kinds > DARK).sum())
-    notes = (f"{name} is read: {len(frames)} projections of {len(kinds)} frames, {invalid} of them invalid",)
+    frames_said = f"{len(kinds)} frames, {int((kinds > DARK).sum())} of them invalid or for alignment"
+    notes = (f"{name} is read: {len(frames)} projections of {frames_said}",)
     flat, dark = (_frames(stored, np.flatnonzero(kinds == kind)) for kind in (FLAT, DARK))
     return replace(found, flat=flat, dark=dark, geometry=_distances(content), notes=notes)
 

@@ -271,5 +271,5 @@ def _told(result: ImageResult) -> list[str]:
         quality = f"relative residual {result.mean('residual'):.3e}"
     sample = "view" if "views" in result.settings else "mask"
     per = " per slice" if len(result.slices) > 1 else ""
-    cost = f"{result.mean('iterations'):g} iterations, {result.mean('sfo'):g} {sample} gradients"
+    cost = f"{result.mean('iterations'):.0f} iterations, {result.mean('sfo'):.0f} {sample} gradients"
     return [quality, f"{cost}, {result.mean('seconds'):.1f} s{per}"]
