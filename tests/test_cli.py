@@ -196,6 +196,28 @@ def test_a_model_is_kept_and_a_pipeline_gets_a_sentence(tmp_path):
     assert not (tmp_path / "w.npz").exists()
 
 
+def test_tables_as_offices_write_them(files, here):
+    """Semicolons and decimal commas, a counted first column, identifiers, labels that are no classes, Latin-1."""
+    rng = np.random.default_rng(0)
+    sizes = rng.uniform(0, 100, 60).round(1)
+    rows = [f"{n};{str(size).replace('.', ',')};Köln;u{n:03d};{'ja' if size > 50 else 'nein'}" for n, size in
+            enumerate(sizes)]  # fmt: skip
+    text = "\n".join([";Größe;Stadt;Kennung;Ziel", *rows])
+    (files / "office.csv").write_text(text, "utf-8-sig")
+    code, said, error = here("classify", files / "office.csv", "--target", "Ziel", "--out", files / "m", "--quiet")
+    assert code == 0, error
+    assert "left out, as they tell rows apart and nothing more: Unnamed: 0, Kennung" in said
+    assert "60 rows, 2 features" in said and "heaviest coefficients Größe: -" in said and "+0," not in said
+    code, said, error = here("predict", files / "m", files / "office.csv")
+    count = int((sizes > 50).sum())
+    assert code == 0 and "does not know" not in said and f"predicted: {count} ja, {60 - count} nein" in said, said
+    (files / "latin.csv").write_bytes(text.encode("latin-1"))
+    code, _, error = here("classify", files / "latin.csv", "--target", "Ziel")
+    assert code == 2 and error.rstrip().endswith("save it as UTF-8")
+    code, _, error = here("classify", files / "office.csv", "--target", "Größe")
+    assert code == 2 and "no classes; numbers are predicted by GraphGuidedRegressor" in error
+
+
 def test_tables_to_predict_may_differ_from_the_training_table(files, here):
     """Other words are told, gaps get the mean of the training data, and a lost column is never taken for zeros."""
     rng = np.random.default_rng(1)

@@ -166,13 +166,16 @@ def _fit(model: Any, train: Dataset, held_out: Dataset | None, folder: Path | No
     counted = "" if hasattr(model, "feature_names_in_") else " (counted from 0)"
     classes = ", ".join(map(str, model.classes_))
     yield f"{train.name}: {rows} rows, {features} features{counted}, {edges} edges, classes {classes}"
+    if left_out := getattr(train.X, "attrs", {}).get("left_out"):
+        yield f"left out, as they tell rows apart and nothing more: {', '.join(left_out)}"
     yield f"accuracy on the training data {model.score(train.X, train.y):.4f}"
     if held_out is not None:
         X, told = _as_trained(model, held_out)
         yield from told
         yield f"accuracy on {held_out.name} {model.score(X, held_out.y):.4f}"
     zeros, groups = model.coef_.size - model.n_nonzero_, sum(len(np.unique(row[row > 0])) for row in model.groups_)
-    yield f"{zeros} of {model.coef_.size} coefficients are zero, others have {groups} values; alpha {model.alpha_:.3g}"
+    values = "1 value" if groups == 1 else f"{groups} values"
+    yield f"{zeros} of {model.coef_.size} coefficients are zero, others have {values}; alpha {model.alpha_:.3g}"
     yield f"{model.n_iter_} passes, {model.sfo_} sample gradients"
     yield from _findings(model)
     if folder is not None:
@@ -190,13 +193,19 @@ def _findings(model: Any) -> Iterator[str]:
 
     edges, named = edges_of(model.graph_), getattr(model, "feature_names_in_", range(model.n_features_in_))
     for name, coef in zip(model.classes_[-len(model.coef_) :], model.coef_, strict=True):
-        heaviest = np.argsort(-np.abs(coef), kind="stable")[:HEAVIEST]
-        yield f"class {name}: heaviest coefficients " + ", ".join(f"{named[j]}: {coef[j]:+.3g}" for j in heaviest)
-        if len(edges):
-            weight = np.abs(coef[edges]).min(axis=1)
-            strongest = np.argsort(-weight, kind="stable")[:HEAVIEST]
+        heaviest = _largest(np.abs(coef))
+        told = ", ".join(f"{named[j]}: {coef[j]:+.3g}" for j in heaviest) or "all are zero"
+        yield f"class {name}: heaviest coefficients {told}"
+        strongest = _largest(np.abs(coef[edges]).min(axis=1)) if len(edges) else ()
+        if len(strongest):
             pairs = ", ".join(f"{named[i]}-{named[j]}" for i, j in edges[strongest])
             yield f"class {name}: edges between the heaviest {pairs}"
+
+
+def _largest(weights: Any) -> Any:
+    """Where the largest are, without zeros."""
+    order = np.argsort(-weights, kind="stable")[:HEAVIEST]
+    return order[weights[order] > 0]
 
 
 def _as_trained(model: Any, rows: Dataset) -> tuple[Any, list[str]]:
@@ -222,7 +231,10 @@ def _apply(classifier: Any, rows: Dataset, folder: Path | None) -> Iterator[str]
         yield f"accuracy on {rows.name} {np.mean(predicted == rows.y):.4f} ({len(predicted)} rows)"
     else:
         yield f"{rows.name}: {len(predicted)} rows; for an accuracy name their column of labels with --target"
-    if folder is not None:
+    if folder is None:
+        counts = ", ".join(f"{np.sum(predicted == name)} {name}" for name in classifier.classes_)
+        yield f"predicted: {counts}; with --out DIR each row and its probabilities are written"
+    else:
         head = ["prediction", *(f"probability of {name}" for name in classifier.classes_)]
         lines = [dict(zip(head, [y, *q], strict=True)) for y, q in zip(predicted.tolist(), p.tolist(), strict=True)]
         write_csv(folder / "predictions.csv", lines)

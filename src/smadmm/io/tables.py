@@ -1,7 +1,9 @@
 """Tables with named columns: CSV, TSV, Parquet, Feather (pandas; pyarrow for the last two) and ARFF.
 
-Columns of words become one column of zeros and ones per word, `colour_red`. Missing values are refused or imputed: the
-mean of a column of numbers in the training data, a word of its own in a column of words.
+Columns of words become one column of zeros and ones per word, `colour_red`. What tells rows apart and nothing more is
+left out: words most of which are there once (names, dates, identifiers), and a column without a name that counts the
+rows. Missing values are refused or imputed: the mean of a column of numbers in the training data, a word of its own in
+a column of words.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from smadmm.io.scan import ScanError
 
 TEXT = {".csv": ",", ".tsv": "\t"}
 KINDS = (*TEXT, ".parquet", ".feather", ".arff")
+MOST_WORDS = 20  # a column of words may have that many, or half as many as rows
 
 
 def kind_of(path: Path) -> str:
@@ -48,6 +51,13 @@ def load_table(
     y = frame.pop(target) if target in frame.columns else pd.Series(dtype=float)
     if y.isna().any():
         raise ArgumentError("{0} rows of {1} have no label; remove them", int(y.isna().sum()), path)
+    if pd.api.types.is_float_dtype(y) and (y % 1 != 0).any():
+        raise ArgumentError(
+            "the column {0} holds numbers such as {1:g}, no classes; numbers are predicted by GraphGuidedRegressor, in "
+            "Python", target, y[y % 1 != 0].iloc[0],
+        )  # fmt: skip
+    left_out = [] if means is not None else _telling_rows_apart(pd, frame)
+    frame = frame.drop(columns=left_out)
     missing = frame.isna().sum()
     if missing.any() and not impute:
         first = missing[missing > 0]
@@ -60,7 +70,7 @@ def load_table(
     numbers = frame.columns.drop(words)
     frame[numbers] = frame[numbers].fillna(frame[numbers].mean() if means is None else dict(means))
     X = pd.get_dummies(frame, dtype=float).astype(float)
-    X.attrs["words"] = words
+    X.attrs.update(words=words, left_out=left_out)
     return Dataset(X, y.to_numpy(), path.name)
 
 
@@ -71,15 +81,34 @@ def aligned(X: Any, names: Any) -> tuple[Any, list[str]]:
         if name not in X.columns and not name.startswith(made):
             words = ", or a column of words that makes it" if "_" in name else ""
             raise ValueError(f"the model needs the column {name}{words}, which the table lacks; add it")
-    new = [name for name in X.columns if name not in names and name.startswith(made)]
+    used = tuple(word for word in made if any(name.startswith(word) for name in names))
+    new = [name for name in X.columns if name not in names and name.startswith(used)]
     return X.reindex(columns=list(names), fill_value=0.0), new
+
+
+def _telling_rows_apart(pd: Any, frame: Any) -> list[str]:
+    most = max(MOST_WORDS, len(frame) / 2)
+    words = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
+    found = [name for name in words if frame[name].nunique() > most]
+    first = frame.columns[0] if len(frame.columns) else ""
+    counts = str(first).startswith("Unnamed: ") and (frame[first].diff().iloc[1:] == 1).all()  # as pandas writes them
+    return [first, *found] if counts else found
+
+
+def _separated(pd: Any, path: Path, mark: str) -> Any:
+    """A table of text; with semicolons, where commas may be decimal, as what gives more columns of numbers."""
+    frame = pd.read_csv(path, sep=mark)
+    if mark != "," or len(frame.columns) > 1 or ";" not in str(frame.columns[0]):
+        return frame
+    tables = [pd.read_csv(path, sep=";", decimal=decimal) for decimal in ".,"]
+    return max(tables, key=lambda table: len(table.select_dtypes("number").columns))
 
 
 def _frame(pd: Any, path: Path) -> Any:
     kind = kind_of(path)
     try:
         if kind in TEXT:
-            return pd.read_csv(path, sep=TEXT[kind])
+            return _separated(pd, path, TEXT[kind])
         if kind == ".arff":
             rows = needs("scipy.io.arff", "learn", "ARFF files").loadarff(path)[0]
             words = {name: rows[name].astype(str) for name in rows.dtype.names if rows.dtype[name].kind == "S"}
@@ -91,4 +120,5 @@ def _frame(pd: Any, path: Path) -> Any:
     except Exception as error:  # parsers of tables raise what they like
         told = (str(error).splitlines() or [type(error).__name__])[0]
         cure = "check that it is complete and what its ending says"
+        cure = "save it as UTF-8" if isinstance(error, UnicodeDecodeError) else cure
         raise ScanError(path, f"cannot be read as a {kind[1:]} table: {told!a:.200}", cure) from None
