@@ -60,8 +60,8 @@ def ct(methods, batch, digits, sign="", equal="iterations", decibel=50.0, views=
 
 
 def visual(methods, column="snr"):
-    """dB on the slice of 512 x 512, batches of 20 views or all, after 60 iterations."""
-    rows = [r for r in stored("ct-visual")["rows"] if r["iterations"] == 60 and r["batch"] != 5]
+    """dB on the slice of 512 x 512, batches of 20 views, after 60 iterations for which all were tuned."""
+    rows = some(stored("ct-visual")["rows"], iterations=60, batch=20, equal="iterations")
     return f"{difference(rows, methods, column, ('slice', 'seed'), 'seed').mean:.1f}"
 
 
@@ -175,9 +175,8 @@ KEYS = {
     "scale.m": lambda: f"{slices('memory', 'm') / 1e6:.0f}",
     "scale.i": lambda: f"{slices('memory', 'i'):.0f}",
     "scale.s": lambda: f"{slices('memory', 's'):.0f}",
-    "scale.slices-work": lambda: f"{slices('gain', 'work', 'ratio'):.2f}",
+    "scale.slices-wall": lambda: f"{slices('gain', 'wall', 'ratio'):.2f}",
     "scale.slices-count": lambda: f"{slices('gain', 'slices')}",
-    "scale.slices-load": lambda: f"{slices('gain', 'load'):.0f}",
     "scale.begin": lambda: f"{slices('begin'):.1f}",
     "scale.final": lambda: f"{slices('final'):.1f}",
     **{

@@ -272,4 +272,6 @@ def _told(result: ImageResult) -> list[str]:
     sample = "view" if "views" in result.settings else "mask"
     per = " per slice" if len(result.slices) > 1 else ""
     cost = f"{result.mean('iterations'):.0f} iterations, {result.mean('sfo'):.0f} {sample} gradients"
-    return [quality, f"{cost}, {result.mean('seconds'):.1f} s{per}"]
+    total = result.settings.get("total_seconds")  # with the look at the data and the trial of priors
+    whole = "" if total is None else f"; {total:.1f} s in all"
+    return [quality, f"{cost}, {result.mean('seconds'):.1f} s{per}{whole}"]
