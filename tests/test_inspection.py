@@ -84,6 +84,16 @@ def test_dead_detectors_wrong_rays_and_lost_views_get_no_weight():
     assert np.abs(look.prepared - scan())[look.weights > 0].max() < 1e-5
 
 
+def test_a_detector_that_errs_in_some_views_gets_no_weight():
+    """Behind dense material, where its dark level is off by 2 % of the beam."""
+    b = scan(image=0.08 * body(), noise=0.01)
+    spoilt, dense = b.copy(), b[:, 40] > np.quantile(b[:, 40], 0.75)
+    spoilt[:, 40] = -np.log(np.exp(-b[:, 40]) - 0.02 * dense)
+    look = inspect(spoilt, ANGLES)
+    assert kinds(look) == {"detectors"} and np.flatnonzero((look.weights == 0).all(0)).tolist() == [40]
+    assert not kinds(inspect(b, ANGLES))
+
+
 @pytest.mark.slow
 def test_stripes_are_taken_off():
     angles = np.arange(180)
