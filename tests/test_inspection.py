@@ -6,7 +6,7 @@ import torch
 
 import smadmm
 from smadmm.arguments import ArgumentError
-from smadmm.imaging import inspect
+from smadmm.imaging import geometry, inspect
 from smadmm.imaging.detectors import Calibrated, Deviations
 from smadmm.imaging.geometry import ends_twice, find_axis, is_steady, sine_fit, wedge_noise
 from smadmm.imaging.inspection import REPAIRS, filled, running_median
@@ -65,6 +65,16 @@ def test_where_masses_mislead_predicted_views_find_the_axis():
     b = scan(2.0).astype(np.float64)[:, 30:-30]  # truncated
     fitted, found = sine_fit(b, ANGLES), find_axis(b, ANGLES)
     assert abs(fitted.center - 2) > 1 and found.center == pytest.approx(2, abs=0.5)
+
+
+def test_where_views_are_predicted_alike_a_steady_fit_is_kept(monkeypatch):
+    few, b = ANGLES[::5], scan(5.0, ANGLES[::5], noise=0.5).astype(np.float64)
+    monkeypatch.setattr(geometry, "prediction_error", lambda *_: 0.1)
+    fitted, found = sine_fit(b, few), find_axis(b, few)
+    assert fitted.left > geometry.GOOD_FIT and found == fitted._replace(error=fitted.left)
+    assert found.center == pytest.approx(5, abs=0.5)
+    b[::2] *= 1.3
+    assert np.isinf(find_axis(b, few).error)
 
 
 def test_dead_detectors_wrong_rays_and_lost_views_get_no_weight():

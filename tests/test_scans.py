@@ -464,8 +464,7 @@ def test_a_scan_as_a_beamline_writes_it_gives_the_right_image(tmp_path):
     scan = read_sinogram(tmp_path / "scan.h5")
     result = smadmm.reconstruct(scan, size=size)
     np.testing.assert_array_equal(result.image, image)
-    assert result.settings["photons"] == scan.photons and not result.inspection.weights[:, 20].any()
-    assert smadmm.reconstruct(scan, size=size, photons=7.0, iterations=1).settings["photons"] == 7
+    assert not result.inspection.weights[:, 20].any()
 
 
 def test_a_scan_brings_along_what_it_knows(tmp_path):

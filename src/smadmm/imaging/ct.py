@@ -107,8 +107,8 @@ def reconstruct(
     ----------
     sinogram : views x detectors, or slices x views x detectors: NumPy, torch, or anything with a shape that is read by
         indexing, such as a memory map or an HDF5 dataset. The image comes back as the same kind. Or a scan as
-        smadmm.io.sinogram.read_sinogram reads it, which says angles, geometry, center, photons and truth itself, so
-        far as they are not given here.
+        smadmm.io.sinogram.read_sinogram reads it, which says angles, geometry, center and truth itself, so far as
+        they are not given here.
     angles : of the views, in degrees; or (first, last) for equal steps, the end point included or not as the data
         say; None: equispaced over 180 degrees, or 360 for a fan, without the end point.
     size : pixels of the image, a number or (height, width); None: what the detector spans.
@@ -128,7 +128,8 @@ def reconstruct(
         if the views are few, 30 if detectors are calibrated.
     strength : multiplies the weight that the prior gets from the noise.
     method : smadmm, sadmm, spider, svrg, asvrg, red-sd or on-red.
-    photons : per unattenuated ray; weighs rays by their Poisson statistics. None: noise of one level, estimated.
+    photons : per unattenuated ray; weighs rays by their Poisson statistics (scan.photons: those of the flat
+        fields of a file). None: the noise is measured in the data, where it varies as a function of the value.
     bounds : smallest and largest value of images, which the prior keeps to (the answer may exceed them by what the data
         say); None: not below 0, unless the data show values below.
     truth : the image, where it is known: SNR and SSIM are then measured.
@@ -159,7 +160,6 @@ def reconstruct(
     if isinstance(sinogram, Measured):
         geometry, told = geometry or sinogram.beam, sinogram.told()
         sinogram, angles = told.sinogram, told.angles if angles is None else angles
-        photons = told.photons if photons is None and "noise" not in skipped(raw) else photons
         center = told.center if center == "auto" and told.center is not None else center
         truth = told.truth if truth is None else truth
     refuse_noise(None, photons)

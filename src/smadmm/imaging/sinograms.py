@@ -35,7 +35,6 @@ class Told(NamedTuple):
     sinogram: Any
     angles: Any
     center: float | None
-    photons: float | None
     truth: Any
 
 

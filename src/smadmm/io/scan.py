@@ -261,7 +261,7 @@ class Sinogram(Measured):
         open_end = self.span is not None and self.end_point is None and self.span[2] == len(self.degrees)
         angles = self.span[:2] if open_end and self.span is not None else self.degrees
         array = self[0] if len(self) == 1 else self
-        return Told(array, angles, self.center, self.photons, self.truth)
+        return Told(array, angles, self.center, self.truth)
 
     def __repr__(self) -> str:
         slices, views, detectors = self.shape
