@@ -34,9 +34,9 @@ with h5py.File(path, "w") as file:
 
 scan = read_sinogram(path)
 print(*scan.notes, sep="\n")
-result = smadmm.reconstruct(scan[0], scan.degrees, size=160, truth=truth.numpy())
+result = smadmm.reconstruct(scan, size=160, truth=truth.numpy())
 print(*result.notes, sep="\n")
-careless = smadmm.reconstruct(scan[0], scan.degrees, size=160, truth=truth.numpy(), raw=True)
+careless = smadmm.reconstruct(scan, size=160, truth=truth.numpy(), raw=True)
 
 fig, axes = plt.subplots(1, 4, figsize=(12, 3.4), layout="constrained")
 fig.suptitle("A scan with defects: as measured, what was not trusted, and images without and with repairs")

@@ -28,7 +28,7 @@ def test_it_leaves_verdicts_and_tables(data, tmp_path, monkeypatch):
     monkeypatch.setattr(scan_defects, "CASES", {name: CASES[name] for name in chosen})
     monkeypatch.setattr(scan_defects_runs, "VIEWS", 60)
     monkeypatch.setattr(scan_defects_runs, "_compile", lambda: None)
-    monkeypatch.setattr(scan_defects, "QUICK", ((64,), 1, 3))
+    monkeypatch.setattr(scan_defects, "QUICK", ({64: 1}, 3))
     request = Request(tmp_path, data, quick=True, progress=False)
     rows = reproduce(scan_defects.SCAN_DEFECTS, request)
     assert [row["case"] for row in rows] == [*chosen, *OBJECTS]

@@ -387,7 +387,7 @@ def test_the_command_reads_fans(tmp_path):
         )
         np.testing.assert_allclose(np.load(tmp_path / f"{name}.out" / "image.npy"), expected, atol=1e-6)
     scan = read_sinogram(tmp_path / "b.mat")  # in Python: the same image by the geometry of the file
-    found = reconstruct(scan[0], scan.degrees, geometry=scan.beam, iterations=2).image
+    found = reconstruct(scan, iterations=2).image
     np.testing.assert_allclose(found, expected, atol=1e-6)
     assert "fan beam (source to axis 200 mm, source to detector 280 mm), as the file says" in scan.notes
     assert repr(scan).startswith(f"Sinogram(1 x {len(degrees)} views x") and len(repr(scan)) < 150

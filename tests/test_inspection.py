@@ -6,7 +6,7 @@ import torch
 
 import smadmm
 from smadmm.arguments import ArgumentError
-from smadmm.imaging import inspect
+from smadmm.imaging import geometry, inspect
 from smadmm.imaging.detectors import Calibrated, Deviations
 from smadmm.imaging.geometry import ends_twice, find_axis, is_steady, sine_fit, wedge_noise
 from smadmm.imaging.inspection import REPAIRS, filled, running_median
@@ -67,6 +67,16 @@ def test_where_masses_mislead_predicted_views_find_the_axis():
     assert abs(fitted.center - 2) > 1 and found.center == pytest.approx(2, abs=0.5)
 
 
+def test_where_views_are_predicted_alike_a_steady_fit_is_kept(monkeypatch):
+    few, b = ANGLES[::5], scan(5.0, ANGLES[::5], noise=0.5).astype(np.float64)
+    monkeypatch.setattr(geometry, "prediction_error", lambda *_: 0.1)
+    fitted, found = sine_fit(b, few), find_axis(b, few)
+    assert fitted.left > geometry.GOOD_FIT and found == fitted._replace(error=fitted.left)
+    assert found.center == pytest.approx(5, abs=0.5)
+    b[::2] *= 1.3
+    assert np.isinf(find_axis(b, few).error)
+
+
 def test_dead_detectors_wrong_rays_and_lost_views_get_no_weight():
     b, rng = scan(), np.random.default_rng(1)
     b[:, 40], b[:, 70] = 0, rng.uniform(0, b.max(), VIEWS)
@@ -82,6 +92,16 @@ def test_dead_detectors_wrong_rays_and_lost_views_get_no_weight():
         expected[i, j] = False
     assert ((look.weights > 0) == expected).mean() > 0.97 and not (look.weights[~expected] > 0).any()
     assert np.abs(look.prepared - scan())[look.weights > 0].max() < 1e-5
+
+
+def test_a_detector_that_errs_in_some_views_gets_no_weight():
+    """Behind dense material, where its dark level is off by 2 % of the beam."""
+    b = scan(image=0.08 * body(), noise=0.01)
+    spoilt, dense = b.copy(), b[:, 40] > np.quantile(b[:, 40], 0.75)
+    spoilt[:, 40] = -np.log(np.exp(-b[:, 40]) - 0.02 * dense)
+    look = inspect(spoilt, ANGLES)
+    assert kinds(look) == {"detectors"} and np.flatnonzero((look.weights == 0).all(0)).tolist() == [40]
+    assert not kinds(inspect(b, ANGLES))
 
 
 @pytest.mark.slow

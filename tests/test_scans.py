@@ -4,6 +4,7 @@ sentence."""
 import os
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,12 @@ import pytest
 from test_images import write_dicom
 from typer.testing import CliRunner
 
+import smadmm
 from smadmm.__main__ import app
 from smadmm.imaging.metrics import snr
 from smadmm.io import scan
 from smadmm.io.phantoms import abdomen_image
+from smadmm.io.prepared import write_prepared
 from smadmm.io.scan import Blocks, Fan, ScanError, fan_of
 from smadmm.io.sinogram import read_sinogram
 from smadmm.operators import Radon
@@ -118,13 +121,15 @@ def test_counts_without_flat_fields_are_refused_with_the_cure(tmp_path, measured
             read_sinogram(tmp_path / "whole.npy", "0:180", **options)
 
 
-def test_detectors_that_never_saw_light_are_filled_and_told(tmp_path, measured):
+def test_detectors_that_never_saw_light_are_told_and_have_no_values(tmp_path, measured):
     with h5py.File(exchange(tmp_path / "a.h5", measured), "r+") as file:
         file["exchange/data_white"][:, 1, 4] = 0
     found = read_sinogram(tmp_path / "a.h5")
-    assert np.argwhere(found.dead).tolist() == [[1, 4]] and "1 detectors never saw light" in found.notes[-1]
-    np.testing.assert_array_equal(found[1][:, 4], found[1][:, 3])
+    assert np.argwhere(found.dead).tolist() == [[1, 4]] and "1 of 33 detectors never saw light" in found.notes[-1]
+    assert np.isnan(found[1][:, 4]).all() and np.isfinite(found[0]).all()
     np.testing.assert_allclose(found[1][:, 5], measured.expected[:, 1, 5], atol=1e-6)
+    write_prepared(tmp_path / "b.h5", found)  # for other tools, too
+    np.testing.assert_allclose(read_sinogram(tmp_path / "b.h5")[1][:, 4], found[1][:, [3, 5]].mean(1), atol=1e-6)
 
 
 def test_frames_for_alignment_are_no_projections(tmp_path, measured):
@@ -451,10 +456,29 @@ def test_a_scan_as_a_beamline_writes_it_gives_the_right_image(tmp_path):
         file["exchange/data_white"] = rng.poisson(gain + 100, (20, 1, len(gain))).astype(np.uint16)
         file["exchange/data_dark"] = rng.poisson(100, (20, 1, len(gain))).astype(np.uint16)
         file["exchange/theta"] = np.arange(views) * 180 / views
+        file["exchange/data_white"][:, :, 20] = file["exchange/data_dark"][:, :, 20] = 100
     said = command("reconstruct", tmp_path / "scan.h5", "--size", size, "--out", tmp_path / "out", "--quiet")
-    assert "20 flat and 20 dark fields of the file used" in said
+    assert "20 flat and 20 dark fields of the file used" in said and "1 of 90 detectors never saw light" in said
     image = np.load(tmp_path / "out" / "image.npy")
     assert snr(0.03 * truth, torch_of(image)) > 20
+    scan = read_sinogram(tmp_path / "scan.h5")
+    result = smadmm.reconstruct(scan, size=size)
+    np.testing.assert_array_equal(result.image, image)
+    assert not result.inspection.weights[:, 20].any()
+
+
+def test_a_scan_brings_along_what_it_knows(tmp_path):
+    """Angles, axis and truth; a range with an open end is left to the data, unless views are chosen."""
+    values, truth = np.random.default_rng(0).random((20, 40)).astype("f4"), np.eye(40, dtype="f4")
+    np.savez(tmp_path / "a.npz", sinogram=values)
+    found = read_sinogram(tmp_path / "a.npz", "0:180")
+    assert found.told().angles == (0.0, 180.0) and len(found.evenly(5).told().angles) == 5
+    assert read_sinogram(tmp_path / "a.npz", "0:180:end").told().angles[-1] == 180
+    scan = replace(found, center=2.5, truth=truth)
+    told = smadmm.reconstruct(scan, iterations=1, raw=True).settings
+    assert told["center"] == 2.5 and told["size"] == [40, 40] and told["views"] == 20
+    given = smadmm.reconstruct(scan, np.arange(20.0), center=-1, iterations=1, raw=True)
+    assert given.settings["center"] == -1 and given.slices[0]["snr"] < 20
 
 
 def torch_of(image):

@@ -61,7 +61,7 @@ from smadmm.io.files import atomic_write, discard, output_folder, write_array
 from smadmm.io.growing import complete, following
 from smadmm.io.hdf5 import HDF5
 from smadmm.io.images import Lazily, Slices, hounsfield, read_slices
-from smadmm.io.scan import Fan, ScanError, Sinogram
+from smadmm.io.scan import Fan, Sinogram
 from smadmm.io.sinogram import read_sinogram
 from smadmm.operators.fan import FanGeometry
 from smadmm.report.pictures import gray, png
@@ -176,8 +176,9 @@ def reconstruct(
                 beam = partial(_beam, asked=geometry, lengths=lengths, curved=curved)
                 _preview(following(path, read, every=every, patience=patience), folder, beam, size, center, common)
         scan = read(path, growing=follow and not complete(path))  # its writer died, or others wait for more
-        images, data = None, _measured(scan, views, raw) | {"geometry": _beam(scan, geometry, lengths, curved)}
-        center = scan.center if center is None else center
+        scan = scan if views is None else scan.evenly(views)
+        fan, images = _beam(scan, geometry, lengths, curved), None
+        data: dict[str, Any] = {"sinogram": replace(scan, geometry=None), "geometry": fan, "notes": scan.notes}
     else:
         _refuse_measured(angles=angles, views=views, size=size, flat=flat, dark=dark, air=air, array=array, axes=axes,
                          geometry=geometry, follow=follow or None, **lengths)  # fmt: skip
@@ -261,29 +262,18 @@ def _preview(
         del scan  # closes the file
 
 
-def _measured(found: Sinogram, views: int | None, raw: bool) -> dict[str, Any]:
-    """The sinogram of a scan, its angles and, if it is there, the truth."""
-    if views is not None:
-        found = found.evenly(views)
-    array = found[0] if len(found) == 1 else found
-    open_end = found.span is not None and found.end_point is None and views is None and not raw
-    angles = found.span[:2] if open_end and found.span is not None else found.degrees
-    return {"sinogram": array, "angles": angles, "truth": found.truth, "notes": found.notes}
-
-
 def _beam(found: Sinogram, asked: str | None, lengths: Mapping[str, float | None], curved: bool) -> FanGeometry | None:
     """The fan that is asked for or that the file tells of, its lengths from both; None: parallel beams."""
     one_of("geometry", asked or "fan", ("parallel", "fan"))
     positive(**lengths)
-    told = found.geometry or Fan()
-    wanted = asked == "fan" or curved or any(value is not None for value in lengths.values())
-    if asked == "parallel" or not (wanted or found.geometry):
-        if wanted:
+    lengthy = curved or any(value is not None for value in lengths.values())
+    if asked == "parallel":
+        if lengthy:
             raise ArgumentError("distances are those of a fan; leave them out with {geometry} parallel")
         return None
-    if len(found) > 1 and not wanted:
-        cure = "add {geometry} fan to take every slice for a fan, which is right in the middle of the cone alone"
-        raise ScanError(found.path, f"is a volume with a {told}: a cone beam", cure)
+    if asked is None and not lengthy:
+        return found.beam
+    told = found.geometry or Fan()
     fan = Fan(
         lengths["source_to_axis"] or told.source_to_axis, lengths["source_to_detector"] or told.source_to_detector,
         lengths["pitch"] or told.spacing, told.unit,

@@ -40,6 +40,7 @@ from smadmm.imaging.result import ImageResult
 from smadmm.imaging.simulation import refuse_noise
 from smadmm.imaging.sinograms import (
     BackProjections,
+    Measured,
     Rows,
     noise_gain,
     pieces,
@@ -105,7 +106,9 @@ def reconstruct(
     Parameters
     ----------
     sinogram : views x detectors, or slices x views x detectors: NumPy, torch, or anything with a shape that is read by
-        indexing, such as a memory map or an HDF5 dataset. The image comes back as the same kind.
+        indexing, such as a memory map or an HDF5 dataset. The image comes back as the same kind. Or a scan as
+        smadmm.io.sinogram.read_sinogram reads it, which says angles, geometry, center and truth itself, so far as
+        they are not given here.
     angles : of the views, in degrees; or (first, last) for equal steps, the end point included or not as the data
         say; None: equispaced over 180 degrees, or 360 for a fan, without the end point.
     size : pixels of the image, a number or (height, width); None: what the detector spans.
@@ -125,7 +128,8 @@ def reconstruct(
         if the views are few, 30 if detectors are calibrated.
     strength : multiplies the weight that the prior gets from the noise.
     method : smadmm, sadmm, spider, svrg, asvrg, red-sd or on-red.
-    photons : per unattenuated ray; weighs rays by their Poisson statistics. None: noise of one level, estimated.
+    photons : per unattenuated ray; weighs rays by their Poisson statistics (scan.photons: those of the flat
+        fields of a file). None: the noise is measured in the data, where it varies as a function of the value.
     bounds : smallest and largest value of images, which the prior keeps to (the answer may exceed them by what the data
         say); None: not below 0, unless the data show values below.
     truth : the image, where it is known: SNR and SSIM are then measured.
@@ -153,6 +157,11 @@ def reconstruct(
         positive(iterations=iterations, seconds=seconds, strength=strength)
         limit = None if iterations is None and seconds is None else Stop(iterations=iterations, seconds=seconds)
         return by_operator(sinogram, operator, prior, start, limit, strength, bounds, truth, seed)
+    if isinstance(sinogram, Measured):
+        geometry, told = geometry or sinogram.beam, sinogram.told()
+        sinogram, angles = told.sinogram, told.angles if angles is None else angles
+        center = told.center if center == "auto" and told.center is not None else center
+        truth = told.truth if truth is None else truth
     refuse_noise(None, photons)
     one_of("method", method, METHODS)
     positive(batch=batch, iterations=iterations, seconds=seconds, strength=strength, spacing=spacing, threads=threads)
@@ -192,12 +201,12 @@ def reconstruct(
     if radon.views >= ENOUGH_VIEWS:
         noise = scan.statistics(images.rows, look).mean * noise_gain(radon, window_of(None))
     scan = replace(scan, prior=suited(wanted, noise, device, limits))
-    told = name == "none" or batch is not None or seconds is not None or start is not None
+    plain = name == "none" or batch is not None or seconds is not None or start is not None
     first = None if start is None else torch.as_tensor(np.asarray(start, dtype=np.float32)) / scale
     part = len(chosen) < len(stack)
     with nullcontext() if checkpoint is None else locked(output_folder(checkpoint), shared=part):
         finished = Finished(scan, len(stack), images.fingerprint(), name, checkpoint, resume, chosen)
-        if look is not None and not told and radon.views >= FEWEST_VIEWS:
+        if look is not None and not plain and radon.views >= FEWEST_VIEWS:
             learned = scan.prior  # its image comes first
             if name == "tv":
                 learned = suited(find_prior(LEARNED, device, limits), noise, device, limits)

@@ -4,7 +4,7 @@ The mass of a view, sum_j b_ij, is the same for all views, and its centre runs o
     m_i = sum_j t_j b_ij / sum_j b_ij = center + u cos(a_i) + v sin(a_i),   t_j = j - (detectors - 1)/2,
 if no mass lies outside the view and air is zero. A robust fit gives the axis with its standard error. Where the fit
 leaves more than noise would (scatter, drift, truncation), the axis is the one for which a few conjugate gradient steps
-on every second view predict the others best.
+on every second view predict the others best. With few views all axes predict alike: the fit is kept where masses agree.
 
 Centres of mass of a fan are no sine. But its ray (theta, gamma) is also (theta + pi - 2 gamma, -gamma), backwards, so
 the axis is the one for which such pairs agree best. Where few lines are seen twice it is not found: predicted views
@@ -123,8 +123,8 @@ def find_axis(b: Array, degrees: Array) -> Axis:
     fitted = sine_fit(b, degrees)
     if fitted.left < GOOD_FIT and fitted.error < GOOD_FIT:
         return fitted
-    limit = 0.1 * b.shape[1]
-    if fitted.error < ACCEPTED and abs(fitted.center) < b.shape[1] / 3:
+    limit, near = 0.1 * b.shape[1], fitted.error < ACCEPTED and abs(fitted.center) < b.shape[1] / 3
+    if near:
         places = fitted.center + np.linspace(-AGREEMENT, AGREEMENT, 13)
     else:
         rough = np.linspace(-limit, limit, 25)
@@ -132,8 +132,9 @@ def find_axis(b: Array, degrees: Array) -> Axis:
         places = rough[int(np.argmin(first))] + np.linspace(-1, 1, 9) * (rough[1] - rough[0])
     errors = np.array([prediction_error(b, degrees, c, COARSE) for c in places])
     center = _valley(places, errors)
-    deep = errors.max() / errors.min() - 1
-    if center is None or deep < 0.01:  # a flat valley tells nothing
+    if errors.max() < 1.01 * errors.min():  # a flat valley tells nothing; a fit to steady views errs less than one does
+        return fitted._replace(error=max(fitted.error, fitted.left) if near and is_steady(b, degrees) else math.inf)
+    if center is None:
         return fitted._replace(error=math.inf)
     return Axis(center, PREDICTED_ERROR * max(1.0, MANY_VIEWS / len(b)), fitted.left)
 

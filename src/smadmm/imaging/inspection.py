@@ -5,11 +5,12 @@ image x of half the resolution, with a prior twenty times too strong, cannot fol
 wrong, so it stays in the residual e = b - A x:
     d_j = median_i e_ij,  s_j = 1.48 median_i |e_ij - d_j|
 are the offset and the spread of detector j. A detector that spreads more than four times as much as usual, or lies far
-off its neighbours, is dead: weight 0. Those whose values differ from their neighbours' by far more than usual have no
-say in the first image, so that they cannot hide in it. Smaller offsets are stripes: what d_j differs from its running
-median is taken off. A ray that stands out of its neighbours, and a view that fits much worse than others, get weight 0.
-The noise is measured by differences along the detector, as a function of the value where it depends on that; else by
-frequencies that no object has, if that is less.
+off its neighbours, is dead: weight 0. So is one whose worst tenth of views is far worse than its neighbours': a wrong
+dark level adds c exp(b), which shows behind dense material only. Those whose values differ from their neighbours' by
+far more than usual have no say in the first image, so that they cannot hide in it. Smaller offsets are stripes: what
+d_j differs from its running median is taken off. A ray that stands out of its neighbours, and a view that fits much
+worse than others, get weight 0. The noise is measured by differences along the detector, as a function of the value
+where it depends on that; else by frequencies that no object has, if that is less.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ ROUGH_CUT = 0.25  # the filter of its first image
 WINDOW = 31  # detectors of the running median: cupping is wider, stripes are not
 OUTER = 0.04  # share of the detectors at each side whose offsets are left alone
 SPREADS, OFF = 4.0, 8.0  # a dead detector: this many usual spreads, or this far off its neighbours
+WORST, TAILS = 0.9, 2.5  # a detector that errs in some views only, such as those with dense material, or less light
 ALONE = 0.35  # times the size of a dead detector: its neighbours
 LASTING = 0.6  # correlation of the stripes of both halves of the views
 STRIPED = 0.35  # usual spreads: smaller offsets are what images leave
@@ -445,20 +447,22 @@ def _numbered(word: str, which: NDArray[np.bool_]) -> str:
 
 
 class _Columns(NamedTuple):
-    """Per detector: how far its residuals jump off those of its neighbours, and their spread."""
+    """Per detector: how far its residuals jump off its neighbours', their spread, and that of the worst views."""
 
     jump: NDArray[np.float32]
     spread: NDArray[np.float32]
+    tail: NDArray[np.float32]
 
 
 def _columns(e: NDArray[np.float32], weights: NDArray[np.float32]) -> _Columns:
-    """Both by medians."""
+    """By medians, and a quantile that rays without weight do not raise."""
     known = np.where(weights > 0, e, np.nan)
     known[:, (weights == 0).all(0)] = 0
     offset = np.nanmedian(known, axis=0)
-    spreads = 1.4826 * np.nanmedian(np.abs(known - offset), axis=0)
+    off = np.abs(known - offset)
+    spreads, tail = 1.4826 * np.nanmedian(off, axis=0), np.quantile(np.nan_to_num(off), WORST, axis=0)
     jump = offset - running_median(offset, WINDOW)
-    return _Columns(jump.astype(np.float32), spreads.astype(np.float32))
+    return _Columns(jump.astype(np.float32), spreads.astype(np.float32), tail.astype(np.float32))
 
 
 def _suspects(values: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -490,7 +494,8 @@ def _stands_out(columns: _Columns, usual: float, alone: bool) -> NDArray[np.bool
     """
     around = np.maximum(running_median(columns.spread, 7), usual)
     jump = np.abs(columns.jump) / (OFF * np.maximum(around, _size(columns.jump)))
-    size = np.maximum(columns.spread / (SPREADS * around), jump)
+    worst = columns.tail / (TAILS * np.maximum(running_median(columns.tail, 7), np.median(columns.tail)))
+    size = np.maximum(np.maximum(columns.spread / (SPREADS * around), jump), worst)
     largest = np.lib.stride_tricks.sliding_window_view(np.pad(size, 3, mode="edge"), 7).max(-1)
     found: NDArray[np.bool_] = (size > 1) & (size >= 0.8 * largest)
     if alone:

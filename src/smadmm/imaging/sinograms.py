@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Any
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from smadmm.imaging.pnp import sinogram_noise
+from smadmm.operators.fan import FanGeometry
 from smadmm.operators.radon import hann, ramp
 from smadmm.operators.radon.filters import Window
 from smadmm.operators.radon.projector import Projector
@@ -25,6 +27,28 @@ SMALL = 512  # views, and detectors, of a sinogram to look at
 QUIETEST = 1e-3  # noise is never taken for less than this share of the sinogram (60 dB)
 
 Rows = Any  # one sinogram: a tensor views x detectors, or `Views` of an array that is too large for memory
+
+
+class Told(NamedTuple):
+    """A sinogram, or a stack of them, and what is known beside it; None: not known."""
+
+    sinogram: Any
+    angles: Any
+    center: float | None
+    truth: Any
+
+
+class Measured(ABC):
+    """A scan that says how it was measured, such as smadmm.io reads."""
+
+    @property
+    @abstractmethod
+    def beam(self) -> FanGeometry | None:
+        """The fan; None: parallel rays."""
+
+    @abstractmethod
+    def told(self) -> Told:
+        """The rest of what it brings along."""
 
 
 class Views:

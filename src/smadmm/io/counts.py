@@ -92,7 +92,7 @@ def from_counts(counts: Sinogram, flat: Field | str, dark: Field | str | None) -
     if dead.any():
         slices = counts.axes[0]
         lost = dead[None] if slices is None else dead if slices < counts.axes[2] else dead.T
-        notes = (*notes, f"{int(dead.sum())} detectors never saw light; their neighbours stand in for them")
+        notes = (*notes, f"{int(dead.sum())} of {dead.size} detectors never saw light: no weight")
     least = 0.5 if are_counts(counts.stored) else LEAST_TRANSMISSION * full
     fields = [np.broadcast_to(np.expand_dims(field, axis), shape) for field in (beam, no_light)]
     return replace(counts, stored=Attenuation(counts.stored, fields[0], fields[1], least), notes=notes, dead=lost,

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 import smadmm
 from smadmm.arguments import ArgumentError
 from smadmm.extras import needs
+from smadmm.imaging.inspection import filled
 from smadmm.io.files import written_whole
 from smadmm.io.scan import Sinogram
 
@@ -40,4 +43,4 @@ def write_prepared(path: Path, sinogram: Sinogram) -> None:
         file["angles"] = sinogram.degrees
         file["angles"].attrs["units"] = "degrees"
         for number in range(len(sinogram)):
-            stored[number] = sinogram[number][:]
+            stored[number] = filled(np.asarray(sinogram[number][:]))  # other tools may not know NaN

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smadmm.arguments import ArgumentError, FileError
+from smadmm.imaging.sinograms import Measured, Told
 from smadmm.operators.fan import FanGeometry
 
 BLOCK = 2**28  # bytes of slices that are read together, where slices lie across what is stored
@@ -175,7 +176,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Sinogram:
+class Sinogram(Measured):
     """Slices of views x detectors, read by number; angles in degrees; truth: the image, where the file holds it."""
 
     stored: Any  # an array, a memory map or an HDF5 dataset
@@ -189,7 +190,7 @@ class Sinogram:
     geometry: Fan | None = None  # None: parallel
     span: tuple[float, float, int] | None = None  # start, stop and number of views, if the angles were told so
     end_point: bool | None = None  # whether the stop is the angle of the last view; None: not known, taken as not
-    dead: NDArray[np.bool_] | None = None  # slices x detectors that never saw light: filled by neighbours
+    dead: NDArray[np.bool_] | None = None  # slices x detectors that never saw light: NaN
     photons: float | None = None  # per unattenuated ray, from the scatter of the flat fields
     raw: tuple[Any, Any, Any] | None = None  # counts, those of the beam above the dark field, the dark field
     opened: Mapping[str, Any] | None = None  # the arguments of read_sinogram: other processes open the file anew
@@ -225,9 +226,8 @@ class Sinogram:
         values = self._slice(self.stored, number)
         if self.dead is None or not self.dead[number].any():
             return values
-        values, live = np.array(values[:]), np.flatnonzero(~self.dead[number])
-        lost = np.flatnonzero(self.dead[number])
-        values[:, lost] = values[:, live[np.abs(live[:, None] - lost).argmin(0)]]
+        values = np.array(values[:])
+        values[:, self.dead[number]] = np.nan
         return values
 
     def counts(self, number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
@@ -248,8 +248,20 @@ class Sinogram:
 
     @property
     def beam(self) -> FanGeometry | None:
-        """The fan that the file tells of, for smadmm.reconstruct(..., geometry=scan.beam); None: parallel rays."""
-        return None if self.geometry is None else self.geometry.beam(self.path)
+        """The fan that the file tells of; None: parallel rays."""
+        if self.geometry is None:
+            return None
+        if len(self) > 1:
+            cure = "give {geometry} fan to take every slice for a fan, which is right in the middle of the cone alone"
+            raise ScanError(self.path, f"is a volume with a {self.geometry}: a cone beam", cure)
+        return self.geometry.beam(self.path)
+
+    def told(self) -> Told:
+        """What reconstruct(scan) takes from it beside the beam; a range whose end is open is left to the data."""
+        open_end = self.span is not None and self.end_point is None and self.span[2] == len(self.degrees)
+        angles = self.span[:2] if open_end and self.span is not None else self.degrees
+        array = self[0] if len(self) == 1 else self
+        return Told(array, angles, self.center, self.truth)
 
     def __repr__(self) -> str:
         slices, views, detectors = self.shape
