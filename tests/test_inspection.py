@@ -94,6 +94,44 @@ def test_dead_detectors_wrong_rays_and_lost_views_get_no_weight():
     assert np.abs(look.prepared - scan())[look.weights > 0].max() < 1e-5
 
 
+@pytest.mark.parametrize("values", [0.0, 30.0, np.array([0.0, 30.0, 0.0])], ids=["dead", "hot", "mixed"])
+def test_stuck_detectors_side_by_side_get_no_weight(values):
+    """They hide from their neighbours, and used to move the axis."""
+    b = scan()
+    b[:, 60:63] = values
+    look = inspect(b, ANGLES)
+    assert kinds(look) == {"detectors"} and look.center == 0
+    assert np.flatnonzero((look.weights == 0).all(0)).tolist() == [60, 61, 62] and look.weights.sum() == 90 * 112
+    assert inspect(b, ANGLES, raw=REPAIRS).weights is None
+
+
+@pytest.mark.slow
+def test_the_axis_is_refined_by_frequencies_that_no_object_has():
+    """Offsets of detectors move all centres of mass alike, and are not among those frequencies."""
+    rng = np.random.default_rng(0)
+    b = scan(2.3, noise=0.02).astype(np.float64) + 3 * rng.standard_normal(115)
+    fitted, found = sine_fit(b, ANGLES), find_axis(b, ANGLES)
+    assert abs(fitted.center - 2.3) > 0.1 and found.center == pytest.approx(2.3, abs=0.03)
+    noisy = b + 2 * rng.standard_normal(b.shape)
+    assert geometry.refined(fitted, noisy, ANGLES) == fitted  # the wedge tells nothing
+
+
+@pytest.mark.slow
+def test_texture_is_no_noise_that_grows_with_the_value():
+    """Rays through much foam cross many bubbles: sixth differences grow with the value, the noise does not."""
+    rng, size, degrees = np.random.default_rng(3), 192, np.arange(180.0)
+    y, x = np.mgrid[-1 : 1 : size * 1j, -1 : 1 : size * 1j]
+    foam = (np.hypot(x, y) < 0.8).astype(np.float32)
+    for _ in range(120):
+        cx, cy, r = rng.uniform(-0.75, 0.75), rng.uniform(-0.75, 0.75), rng.uniform(0.02, 0.09)
+        if np.hypot(cx, cy) + r < 0.78:
+            foam[(x - cx) ** 2 + (y - cy) ** 2 < r**2] = 0
+    b = Radon(size, np.deg2rad(degrees), 280)(torch.from_numpy(foam)).numpy()
+    b += 0.002 * b.max() * np.random.default_rng(5).standard_normal(b.shape).astype(np.float32)
+    look = inspect(b, degrees)
+    assert look.weights is None and look.noise == pytest.approx(0.002 * b.max(), rel=0.5)
+
+
 def test_a_detector_that_errs_in_some_views_gets_no_weight():
     """Behind dense material, where its dark level is off by 2 % of the beam."""
     b = scan(image=0.08 * body(), noise=0.01)

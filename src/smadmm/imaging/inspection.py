@@ -37,6 +37,7 @@ from smadmm.imaging.geometry import (
     fan_axis,
     find_axis,
     is_steady,
+    refined,
     sine_fit,
     spread,
     turn_closes,
@@ -62,6 +63,7 @@ WORST, TAILS = 0.9, 2.5  # a detector that errs in some views only, such as thos
 ALONE = 0.35  # times the size of a dead detector: its neighbours
 LASTING = 0.6  # correlation of the stripes of both halves of the views
 STRIPED = 0.35  # usual spreads: smaller offsets are what images leave
+STUCK, STUCK_WINDOW = 0.05, 13  # a detector that changes less, compared with the detectors around it, is stuck
 BENT = 8.0  # times the usual second difference along the detector: a detector to be looked at
 OUTSTANDING = 16.0  # spreads of its surroundings: a wrong ray
 SPARSE_VIEWS = 3.0  # degrees: with views further apart a wrong ray looks like a small object
@@ -69,6 +71,7 @@ LOST = 5.0  # times the usual misfit: a lost view
 BESIDE = 4  # views at each side to compare it with
 OPPOSED = 0.2  # second differences of the neighbours of a dead detector, in units of its own; one half at best
 UNEQUAL = 4.0  # variances that differ by more depend on the value
+TEXTURE = 1.5  # times the noise of frequencies that no object has: a law of noise that says more is of the object
 STRAIGHT = 0.9  # share of the logarithms of variances that a straight line explains
 GAP = 10.0  # degrees without a view that are worth a sentence
 FEW_VIEWS = 8  # too few to tell a detector from the image
@@ -184,7 +187,7 @@ def survey_of(
     """Angles, axis and width, from one slice."""
     if geometry is not None:
         return _fan_survey(b, angles, center, off, geometry)
-    values = filled(np.asarray(b, dtype=np.float64))
+    values = filled(np.where(stuck(b), np.nan, np.asarray(b, dtype=np.float64)))
     findings: list[Finding] = []
     given = np.asarray((0.0, 180.0) if angles is None else angles, dtype=np.float64).ravel()
     is_range, (first, last) = len(given) == 2 < len(values), given[[0, -1]]
@@ -216,7 +219,7 @@ def _fan_survey(
     b: NDArray[Any], angles: ArrayLike | Tensor | None, center: float | str, off: frozenset[str], geometry: FanGeometry
 ) -> Survey:
     """The same for a fan, whose masses and their centres say nothing."""
-    values = filled(np.asarray(b, dtype=np.float64))
+    values = filled(np.where(stuck(b), np.nan, np.asarray(b, dtype=np.float64)))
     given = np.asarray((0.0, 360.0) if angles is None else angles, dtype=np.float64).ravel()
     wanted = isinstance(center, str) and "axis" not in off
     degrees, findings = angles_of(given, len(values)), []
@@ -286,9 +289,11 @@ def _gaps(degrees: Array, period: float = 180.0, needed: float = 180.0) -> list[
 
 def repaired(b: NDArray[Any], survey: Survey, off: frozenset[str]) -> Inspection:
     """Find and repair what went wrong in one slice of a surveyed geometry."""
-    finite = np.isfinite(b)
-    values = filled(np.asarray(b, dtype=np.float64)).astype(np.float32)
-    weights, findings = finite.astype(np.float32), list(survey.findings)
+    finite, constant = np.isfinite(b), stuck(b) if "detectors" not in off else np.zeros(b.shape[1], bool)
+    values = filled(np.where(finite & ~constant, np.asarray(b, dtype=np.float64), np.nan)).astype(np.float32)
+    weights, findings = (finite & ~constant).astype(np.float32), list(survey.findings)
+    if constant.any():
+        findings.append(Finding("detectors", f"{_numbered('detector', constant)} stuck: no weight", True))
     if not finite.all():
         text = f"{int((~finite).sum())} rays are not finite numbers; they get no weight"
         findings.append(Finding("rays", text, True))
@@ -301,8 +306,11 @@ def repaired(b: NDArray[Any], survey: Survey, off: frozenset[str]) -> Inspection
     known = weights > 0
     fill = filled(np.where(known, values, np.nan)).astype(np.float32)
     noise, law = _noise_law(fill, weights, off)
-    if law is None and survey.geometry is None:
-        noise = min(noise, wedge_noise(fill.astype(np.float64), survey.angles, survey.center))
+    if survey.geometry is None:
+        sure = wedge_noise(fill.astype(np.float64), survey.angles, survey.center)
+        if law is not None and noise * math.sqrt(float((1 / law).mean())) > TEXTURE * sure:
+            noise, law = sinogram_noise(torch.from_numpy(fill)), None
+        noise = noise if law is not None else min(noise, sure)
     if law is not None:
         weights *= law
         text = (
@@ -409,7 +417,7 @@ def _again(
     if not survey.fitted:
         return survey
     rows = filled(np.where(weights > 0, values, np.nan).astype(np.float64))
-    axis = sine_fit(rows, survey.angles)
+    axis = refined(sine_fit(rows, survey.angles), rows, survey.angles)
     if axis.left > GOOD_FIT:
         return survey
     offsets = taken.mean(0)
@@ -463,6 +471,15 @@ def _columns(e: NDArray[np.float32], weights: NDArray[np.float32]) -> _Columns:
     spreads, tail = 1.4826 * np.nanmedian(off, axis=0), np.quantile(np.nan_to_num(off), WORST, axis=0)
     jump = offset - running_median(offset, WINDOW)
     return _Columns(jump.astype(np.float32), spreads.astype(np.float32), tail.astype(np.float32))
+
+
+def stuck(b: NDArray[Any]) -> NDArray[np.bool_]:
+    """Detectors that stay at one value where those around them change; up to six may lie side by side."""
+    values = np.where(np.isfinite(b), b, 0).astype(np.float64)
+    changes = 1.4826 * np.median(np.abs(values - np.median(values, axis=0)), axis=0)
+    around = running_median(changes, STUCK_WINDOW)
+    found: NDArray[np.bool_] = (changes < STUCK * around) & (around > 1e-3 * np.sqrt((values**2).mean()))
+    return found
 
 
 def _suspects(values: NDArray[np.float32]) -> NDArray[np.bool_]:
