@@ -122,6 +122,7 @@ def two_ranks(folder: Path, how: str) -> None:
     more = {"first": "", "other": " --strength 2", "over": " --overwrite", "again": " --overwrite --resume"}[how]
     try:
         if not other:
+            library().prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: torchrun ends the ranks that are left
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         main_of((words + more).split())
     finally:
