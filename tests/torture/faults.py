@@ -184,9 +184,12 @@ def state_of_checkpoint(folder: Path) -> str | None:
 
 
 def train(folder: Path, how: str) -> None:
-    done = (folder / "weights.safetensors").exists()
-    if how != "again" or (folder / "weights.checkpoint").exists() or not done:
+    finished = (folder / "weights.safetensors").exists() and not (folder / "weights.checkpoint").exists()
+    try:
         main_of(training(folder, how))
+    except SystemExit as error:
+        if not (how == "again" and finished and error.code == 2):  # refused, it removes a lock without owner
+            raise
 
 
 def training(folder: Path, how: str) -> list[str]:
