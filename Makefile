@@ -66,9 +66,9 @@ mutants: venv  ## known errors put into a copy of src one by one: for each a tes
 	$(BIN)/python tests/mutants.py
 
 faults: venv  ## workers and ranks that are killed and, as root, cables that are cut: each must end with the right answer
-	$(BIN)/python benchmarks/slice_faults.py
-	$(BIN)/python tests/faults.py kill 20
-	$(BIN)/python tests/faults.py cable 5
+	$(BIN)/python benchmarks/slice_faults.py 20 docs/results/scale
+	$(BIN)/python tests/faults.py kill 20 docs/results/scale
+	$(BIN)/python tests/faults.py cable 5 docs/results/scale
 
 bench-stream: venv  ## ten million rows of Parquet, killed three times; installs pyarrow
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pyarrow

@@ -1,12 +1,13 @@
 """Slices over workers where things die: the bits of every engine, and of runs whose workers were killed.
 
-    python benchmarks/slice_faults.py [TRIALS]                            processes; Dask, if distributed is installed
+    python benchmarks/slice_faults.py [TRIALS [OUT]]                      processes; Dask, if distributed is installed
     mpiexec -n 3 python -m mpi4py.futures benchmarks/slice_faults.py mpi
 
 A trial reconstructs a small volume by two processes and kills one of them (SIGKILL) at a random moment. Every image is
-compared with that of one process; what differs, or does not end, is counted.
+compared with that of one process; what differs, or does not end, is counted. OUT: a folder for faults-worker.json.
 """
 
+import json
 import multiprocessing
 import os
 import random
@@ -77,18 +78,25 @@ def main():
         if sys.argv[1:] == ["mpi"]:
             print(f"MPI: {'equal' if over_mpi(volume, expected) else 'NOT EQUAL'}", flush=True)
             return
-        begin = time.perf_counter()
+        begin, equal = time.perf_counter(), {}
         for workers in (1, 2, 3):
             found = smadmm.reconstruct(volume, executor=workers, **OPTIONS).image
-            print(f"{workers} processes: {'equal' if np.array_equal(found, expected) else 'NOT EQUAL'}", flush=True)
+            equal[f"processes: {workers}"] = np.array_equal(found, expected)
         usual = (time.perf_counter() - begin) / 4
         try:
-            print(f"Dask: {'equal' if over_dask(volume, expected) else 'NOT EQUAL'}", flush=True)
+            equal["Dask, 2 processes"] = over_dask(volume, expected)
         except ImportError:
             print("Dask: skipped, distributed is not installed", flush=True)
-        trials = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-        right = sum(killed(volume, expected, seed, usual) for seed in range(trials))
+        print(*(f"{name}: {'equal' if same else 'NOT EQUAL'}" for name, same in equal.items()), sep="\n", flush=True)
+        trials, right, longest = int(sys.argv[1]) if len(sys.argv) > 1 else 20, 0, 0.0
+        for seed in range(trials):
+            begin = time.monotonic()
+            right += killed(volume, expected, seed, usual)
+            longest = max(longest, time.monotonic() - begin)
         print(f"a worker killed at a random moment: {right} of {trials} ended with the right bits", flush=True)
+    if len(sys.argv) > 2:
+        told = {"passed": right, "trials": trials, "longest": longest, "load": os.getloadavg()[0], "equal": equal}
+        Path(sys.argv[2], "faults-worker.json").write_text(json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":

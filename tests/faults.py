@@ -1,6 +1,6 @@
 """Faults of ranks, many times: `make faults` (tests/test_distributed.py has one of each that needs no root).
 
-    python tests/faults.py kill 20      a rank is killed (-9) at a random moment; torchrun starts all again
+    python tests/faults.py kill 20      rank 0 or 1 is killed (-9) at a random moment; torchrun starts all again
     python tests/faults.py cable 5      the cable between two network namespaces is cut for a while; needs root
 
 A trial is passed if the run ends by itself with the bits of an undisturbed run of two ranks.
@@ -57,7 +57,7 @@ def killed(folder, expected, rng):
     running = [started(HERE, out)]
     until(out, rng.choice([20, 40, 60, 80]), running)
     time.sleep(rng.random() * 0.3)
-    os.kill(int(out.with_suffix(".pid").read_text()), signal.SIGKILL)
+    os.kill(int(out.with_suffix(f".pid{rng.randrange(2)}").read_text()), signal.SIGKILL)
     return ended(running, out, expected)
 
 
@@ -113,7 +113,27 @@ def main(fault, trials, results=None):
     if results:
         told = {"passed": good, "trials": trials, "longest": max(seconds), "load": os.getloadavg()[0]}
         (Path(results) / f"faults-{fault}.json").write_text(json.dumps(told, indent=1) + "\n")
+        (Path(results) / "faults.md").write_text(table(Path(results)))
     return int(good < trials)
+
+
+def table(results):
+    """What was stored there, with that of benchmarks/slice_faults.py."""
+    lines = [
+        "| fault | trials | ended by itself with the right bits | longest trial (s) | load |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for fault, words in {
+        "worker": "a worker is killed",
+        "kill": "a rank is killed, the first or the second",
+        "cable": "a cable is cut",
+    }.items():
+        if (file := results / f"faults-{fault}.json").exists():
+            found = json.loads(file.read_text())
+            lines.append(
+                f"| {words} | {found['trials']} | {found['passed']} | {found['longest']:.0f} | {found['load']:.0f} |"
+            )
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

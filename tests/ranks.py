@@ -157,10 +157,10 @@ def stops(out):
 
 
 def long(out):
-    """Iterations that take a while, for faults; rank 1 of the first attempt tells its process number."""
+    """Iterations that take a while, for faults; the ranks of the first attempt tell their process numbers."""
     solver, start = solver_of(), torch.zeros(D).double()
-    if place()[0] == 1 and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-        Path(out).with_suffix(".pid").write_text(str(os.getpid()))
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        Path(out).with_suffix(f".pid{place()[0]}").write_text(str(os.getpid()))
     options = {"checkpoint": Path(out).with_suffix(".long"), "resume": True, "checkpoint_iterations": 20}
     pause = lambda s: time.sleep(0.01)  # noqa: E731
     yield "long", run(solver, start, Stop(iterations=100), callback=pause, progress=False, **options).x

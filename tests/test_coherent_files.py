@@ -135,3 +135,21 @@ def test_foreign_files_are_refused_in_one_sentence(scanned, tmp_path):
     with h5py.File(write_ptyd(tmp_path / "e.ptyd", places, counts), "r+") as file:
         del file["meta/psize"]
     refused(tmp_path / "e.ptyd", "does not say meta/psize")
+
+
+def test_scans_take_nothing_from_elsewhere_and_no_memory_for_what_is_not_there(scanned, tmp_path):
+    _, places, counts = scanned
+    (tmp_path / "inside").mkdir()
+    with h5py.File(tmp_path / "secret.h5", "w") as file:
+        file["data"] = counts
+    path = write_ptyd(tmp_path / "inside" / "a.ptyd", places, counts)
+    with h5py.File(path, "r+") as file:
+        del file["chunks/0/data"]
+        file["chunks/0/data"] = h5py.ExternalLink(str(tmp_path / "secret.h5"), "data")
+    with pytest.raises(ValueError, match="takes data from a file outside its folder"):
+        read_patterns(path)
+    with h5py.File(path, "r+") as file:
+        del file["chunks/0/data"]
+        file["chunks/0"].create_dataset("data", (2**40, 64, 64), "f8", chunks=(1, 64, 64))
+    with pytest.raises(ValueError, match="declares 36028797018963968 bytes of data"):
+        read_patterns(path)

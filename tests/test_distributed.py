@@ -102,7 +102,7 @@ def test_a_run_goes_on_with_other_ranks_also_when_one_is_killed(two):
     env = os.environ | {"SMADMM_TIMEOUT": "5", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", *options, str(SCRIPT), "leg30,long", str(out)]
     running = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    pid, checkpoint = out.with_suffix(".pid"), out.with_suffix(".long")
+    pid, checkpoint = out.with_suffix(".pid1"), out.with_suffix(".long")
     deadline = time.monotonic() + 60
     while not (pid.exists() and checkpoint.exists() and smadmm.checkpoint.load(checkpoint)[0].k >= 20):
         assert time.monotonic() < deadline and running.poll() is None

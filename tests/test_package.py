@@ -45,7 +45,7 @@ def imported(file):
 @pytest.mark.parametrize("file", sorted(SOURCE.rglob("*.py")), ids=lambda f: str(f.relative_to(SOURCE)))
 def test_imports_point_one_way(file):
     name = module_of(file)
-    if name in ("__init__", "__main__"):
+    if name in ("__init__", "names", "__main__"):
         return
     here = room(name)
     assert here, f"put {name} into ORDER of this test, where it belongs"
@@ -62,7 +62,7 @@ HEAVY = ["matplotlib", "sklearn", "pydicom", "numba", "scipy", "skimage", "panda
 
 @pytest.mark.command
 def test_import_is_light():
-    code = f"import sys, smadmm; print([name for name in {HEAVY} if name in sys.modules])"
+    code = f"import sys, smadmm; smadmm.run; print([name for name in {HEAVY} if name in sys.modules])"
     bare = f"import sys, torch, tqdm; print([name for name in {HEAVY} if name in sys.modules])"
     ours, torchs = (
         subprocess.run([sys.executable, "-c", c], capture_output=True, text=True, check=True).stdout
@@ -73,12 +73,40 @@ def test_import_is_light():
 
 @pytest.mark.command
 def test_import_adds_less_than_three_tenths_of_a_second():
-    code = "import time, torch; t = time.process_time(); import smadmm; print(time.process_time() - t)"
+    code = "import time, torch; t = time.process_time(); import smadmm; smadmm.run; print(time.process_time() - t)"
     times = [
         float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
         for _ in range(3)
     ]
     assert min(times) < 0.3
+
+
+def test_names_come_with_their_first_use():
+    from smadmm import names
+
+    assert smadmm.__all__ == names.__all__ and set(dir(smadmm)) >= set(names.__all__)
+    assert smadmm.run is names.run and smadmm.imaging.ct.reconstruct is smadmm.reconstruct
+    with pytest.raises(AttributeError, match="module 'smadmm' has no attribute 'nothing'"):
+        smadmm.nothing  # noqa: B018
+
+
+@pytest.mark.command
+def test_second_run_is_refused_before_anything_heavy_is_loaded(tmp_path):
+    """Within a second: CPU time of its process, for the clock counts others' work, too."""
+    resource = pytest.importorskip("resource")
+    pytest.importorskip("fcntl")
+    from smadmm.io.files import locked
+
+    for words, target in (
+        (["reconstruct", "scan.npz", "--out", str(tmp_path)], tmp_path),
+        (["train-denoiser", ".", f"--out={tmp_path / 'weights'}"], tmp_path / "weights.safetensors"),
+    ):
+        with locked(target):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            done = subprocess.run([sys.executable, "-m", "smadmm", *words], capture_output=True, text=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.returncode == 2 and f"{target} is being written by another run" in done.stderr
+        assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
 
 
 def test_library_does_not_print_or_touch_global_state():

@@ -47,8 +47,8 @@ def whole(volume):
 
 @pytest.fixture(scope="module")
 def processes():
-    with Processes(2) as two:
-        yield two
+    with Processes(3) as three:
+        yield three
 
 
 def same(result, whole):
@@ -119,10 +119,13 @@ def test_any_executor_will_do(volume, whole, tmp_path):
         same(reconstruct(volume, size=32, iterations=6, checkpoint=tmp_path / "kept", resume=True), whole)
 
 
+@pytest.mark.slow
+@pytest.mark.command
 def test_dask_gives_the_same_bits(volume, whole):
+    """By workers that are processes of their own."""
     distributed = pytest.importorskip("distributed")
     with (
-        distributed.LocalCluster(n_workers=2, processes=False, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
         same(reconstruct(volume, size=32, iterations=6, executor=client.get_executor()), whole)

@@ -1,21 +1,9 @@
 """Stochastic ADMM with momentum, and its rivals, on one loop."""
 
-from smadmm import distributed, interop, losses, operators, proxes, theory
-from smadmm.certificate import Certificate, certify
-from smadmm.comparing import compare, solve, tune
-from smadmm.estimators import ASVRG, SAGA, SGD, SVRG, Estimate, Estimator, Spider, Storm
-from smadmm.imaging.ct import reconstruct
-from smadmm.imaging.phase import retrieve
-from smadmm.operators.fan import FanGeometry
-from smadmm.problem import FiniteSum, Loss, Penalty, Problem, Prox
-from smadmm.running import Diverged, History, Reason, Result, Stop, run
-from smadmm.schedules import Power, theorem_constant, theorem_dynamic
-from smadmm.solver import ADMM, State
-from smadmm.tuning import auto
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-fan = FanGeometry  # reconstruct(..., geometry=fan(...))
-
 __all__ = [
     "ADMM",
     "ASVRG",
@@ -57,3 +45,22 @@ __all__ = [
     "theory",
     "tune",
 ]
+
+if TYPE_CHECKING:
+    from smadmm.names import *
+else:
+
+    def __getattr__(name):
+        """Names come with their first use: a command that is refused does not wait for torch."""
+        if name in __all__:
+            return getattr(import_module("smadmm.names"), name)
+        module = f"smadmm.{name}"
+        try:
+            return import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise
+            raise AttributeError(f"module 'smadmm' has no attribute {name!r}") from None
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

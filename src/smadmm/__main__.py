@@ -1,5 +1,10 @@
 """The command `smadmm`, also `python -m smadmm`: the commands for users, and the experiments of the paper."""
 
+from smadmm.cli.start import refuse_second
+
+if __name__ == "__main__":
+    refuse_second()
+
 from smadmm.cli.app import app, main
 from smadmm.cli.classify import classify, predict
 from smadmm.cli.prepare import prepare

@@ -18,6 +18,7 @@ prints nothing, the commands print it.
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
+import gc
 import hashlib
 import inspect
 import logging
@@ -78,10 +79,26 @@ def compiled(fastmath: bool | set[str] = True) -> Callable[[F], F]:
         entry: Any = njit(nogil=True, fastmath=fastmath, **OPTIONS)(function)
         with suppress(RuntimeError):  # there is no folder for a cache
             entry._cache = _Cache(function)
+        entry.compile = _undisturbed(entry.compile)
         kernel: F = entry
         return kernel
 
     return decorator
+
+
+def _undisturbed(compiling: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`compiling` while the garbage collector rests: it takes a tenth of the time, and finds nothing."""
+
+    def undisturbed(signature: Any) -> Any:
+        works = gc.isenabled()
+        gc.disable()
+        try:
+            return compiling(signature)
+        finally:
+            if works:
+                gc.enable()
+
+    return undisturbed
 
 
 def inlined(fastmath: bool | set[str] = True) -> Callable[[F], F]:

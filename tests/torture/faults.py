@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -26,6 +27,7 @@ import random
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -41,6 +43,7 @@ WRITE, SYNC, RENAME, MAKE, REMOVE = 1, 2, 4, 8, 16
 PATIENCE = 120.0  # seconds, after which a run hangs
 
 Answer = Callable[[Path], str | None]
+Words = Callable[[Path, str], list[str]]
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Case:
     answer: Answer
     warm: bool = True  # it may run in the parent first; not with threads or backward(), which forks do not survive
     replaces: bool = True  # it can replace an old result; else that is refused, and removed by hand
+    words: Words | None = None  # of the command line, if it is a command
 
 
 # --- new commands join here, a line each ------------------------------------------------------------------------------
@@ -67,9 +71,14 @@ def cases() -> dict[str, Case]:
         "reconstruct --workers": command(
             f"{ct} --prior tv --workers 2", array("image.npy"), "--strength 2", warm=False
         ),
+        "reconstruct --follow": command(
+            f"{ct} --prior tv --follow --every 12".replace("volume.npz", "scan.h5"), array("image.npy"), "--strength 2"
+        ),
+        "reconstruct, two ranks": Case(two_ranks, array("image.npy"), warm=False),
         "retrieve": command(masks, array("image.npy"), "--seed 1"),
-        "classify": command(rows, array("model.npz"), "--alpha 0.1", resume=False),
-        "train-denoiser": Case(train, array("weights.safetensors"), warm=False, replaces=False),
+        "classify": command(rows, array("model.npz"), "--alpha 0.1", resume=None),
+        "classify --stream": command(f"{rows} --stream", array("model.npz"), "--alpha 0.1", resume="unfinished.npz"),
+        "train-denoiser": Case(train, array("weights.safetensors"), warm=False, replaces=False, words=training),
         "reproduce": Case(reproduce_experiment, rows_of_results),
     }
 
@@ -85,16 +94,41 @@ def main_of(words: list[str]) -> None:
     main()
 
 
-def command(text: str, answer: Answer, other: str, resume: bool = True, warm: bool = True) -> Case:
-    """A command with --out, --overwrite and, if it can, --resume; with the options `other` it has another answer."""
+def command(text: str, answer: Answer, other: str, resume: str | None = "", warm: bool = True) -> Case:
+    """A command with --out, --overwrite and --resume; with the options `other` it has another answer.
 
-    def run(folder: Path, how: str) -> None:
-        words = [*text.format(data=folder.parent / "data").split(), "--out", str(folder)]
-        words += other.split() if how == "other" else []
-        words += ["--overwrite"] if how in ("over", "again") else []
-        main_of(words + (["--resume"] if how == "again" and resume else []))
+    It resumes where the file `resume` is in its folder, never if that is None.
+    """
 
-    return Case(run, answer, warm)
+    def words(folder: Path, how: str) -> list[str]:
+        found = [*text.format(data=folder.parent / "data").split(), "--out", str(folder)]
+        found += other.split() if how == "other" else []
+        found += ["--overwrite"] if how in ("over", "again") else []
+        goes_on = how == "again" and resume is not None and (folder / resume).exists()
+        return found + (["--resume"] if goes_on else [])
+
+    return Case(lambda folder, how: main_of(words(folder, how)), answer, warm, words=words)
+
+
+def two_ranks(folder: Path, how: str) -> None:
+    """`reconstruct` as torchrun starts it: this process is rank 0, a fork of it rank 1."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "SMADMM_TIMEOUT": "5"}
+    other = os.fork()
+    os.environ["RANK"] = "0" if other else "1"
+    words = f"reconstruct {folder.parent}/data/slice.npz --raw --iterations 6 --quiet --prior tv --out {folder}"
+    more = {"first": "", "other": " --strength 2", "over": " --overwrite", "again": " --overwrite --resume"}[how]
+    try:
+        if not other:
+            library().prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: torchrun ends the ranks that are left
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        main_of((words + more).split())
+    finally:
+        if not other:
+            os._exit(0)
+        os.waitpid(other, 0)
 
 
 def array(name: str) -> Answer:
@@ -150,13 +184,18 @@ def state_of_checkpoint(folder: Path) -> str | None:
 
 
 def train(folder: Path, how: str) -> None:
-    out = folder / "weights"
-    done = out.with_suffix(".safetensors").exists()
+    finished = (folder / "weights.safetensors").exists() and not (folder / "weights.checkpoint").exists()
+    try:
+        main_of(training(folder, how))
+    except SystemExit as error:
+        if not (how == "again" and finished and error.code == 2):  # refused, it removes a lock without owner
+            raise
+
+
+def training(folder: Path, how: str) -> list[str]:
     words = f"train-denoiser {folder.parent}/data/pictures --arch ridge --steps 6 --filters 3 --size 5 --patch 16"
-    words += f" --batch 2 --quiet --out {out} --seed {int(how == 'other')}"
-    unfinished = out.with_suffix(".checkpoint").exists()
-    if how != "again" or unfinished or not done:
-        main_of(words.split() + (["--resume"] if unfinished else []))
+    words += f" --batch 2 --quiet --out {folder / 'weights'} --seed {int(how == 'other')}"
+    return words.split() + (["--resume"] if (folder / "weights.checkpoint").exists() else [])
 
 
 @dataclass(frozen=True)
@@ -202,6 +241,7 @@ def rows_of_results(folder: Path) -> str | None:
 
 def make_data(folder: Path) -> None:
     """What the cases read."""
+    import h5py
     import numpy as np
     import torch
     from PIL import Image
@@ -216,7 +256,11 @@ def make_data(folder: Path) -> None:
     A = Radon((16, 16), np.linspace(0, np.pi, 24, endpoint=False))
     sinograms = np.stack([A(part).numpy() for part in x])
     noise = 0.01 * rng.standard_normal(sinograms.shape)
-    np.savez(folder / "volume.npz", sinogram=(sinograms + noise).astype("f4"), angles=np.arange(24) * 7.5)
+    values, degrees = (sinograms + noise).astype("f4"), np.arange(24) * 7.5
+    np.savez(folder / "volume.npz", sinogram=values, angles=degrees)
+    np.savez(folder / "slice.npz", sinogram=values[1], angles=degrees)
+    with h5py.File(folder / "scan.h5", "w") as file:
+        file["data"], file["angles"] = np.moveaxis(values, 0, 1), degrees
     np.save(folder / "picture.npy", np.asarray(x[1], dtype=np.float32))
     X = rng.standard_normal((60, 5))
     y = np.where(X[:, 0] + 0.3 * rng.standard_normal(60) > 0, "+1", "-1")
@@ -396,22 +440,16 @@ def folder_removed(bench: Bench, seed: int) -> None:
 
 
 def two_runs(bench: Bench, seed: int) -> None:
-    """The second is refused at once, and the first does not notice."""
-    marks = [bench.folder / ".lock", bench.folder / ".checkpoint.lock", bench.folder / ".weights.safetensors.lock"]
-    for _ in range(50):
-        first = start(bench.case, bench.folder, bench.begin(False))
-        while not any(mark.exists() for mark in marks) and os.waitpid(first, os.WNOHANG)[0] == 0:
-            pass
-        with suppress(ProcessLookupError):
-            os.kill(first, signal.SIGSTOP)
-        if any(mark.exists() for mark in marks):  # it has not ended meanwhile
-            break
-        with suppress(ProcessLookupError, ChildProcessError):
-            os.kill(first, signal.SIGKILL)
-            os.waitpid(first, 0)
+    """The second is refused at once, and the first does not notice; commands are also started as users do."""
+    first = stopped_with_lock(bench)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    code = ended(start(bench.case, bench.folder, "again"))
-    after, told = resource.getrusage(resource.RUSAGE_CHILDREN), bench.told()
+    if bench.case.words is None or seed % 2:
+        code, told = ended(start(bench.case, bench.folder, "again")), bench.told()
+    else:
+        command = [sys.executable, "-m", "smadmm", *bench.case.words(bench.folder, "again")]
+        done = subprocess.run(command, capture_output=True, text=True)
+        code, told = done.returncode, done.stderr
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime  # the clock shows others' work, too
     os.kill(first, signal.SIGCONT)
     done = ended(first)
@@ -419,6 +457,32 @@ def two_runs(bench: Bench, seed: int) -> None:
     assert seconds < 1, f"refused after {seconds:.1f} s"
     bench.check(done, False, False)
     assert done == 0
+
+
+def stopped_with_lock(bench: Bench) -> int:
+    """A run that is stopped (SIGSTOP) while it holds its lock."""
+    marks = [bench.folder / ".lock", bench.folder / ".checkpoint.lock", bench.folder / ".weights.safetensors.lock"]
+    for _ in range(50):
+        first = start(bench.case, bench.folder, bench.begin(False))
+        while not (found := [mark for mark in marks if mark.exists()]) and os.waitpid(first, os.WNOHANG)[0] == 0:
+            pass
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(first, signal.SIGSTOP)
+            if os.WIFSTOPPED(os.waitpid(first, os.WUNTRACED)[1]):
+                if any(is_locked(mark) for mark in found):  # not between making the file and locking it
+                    return first
+                os.kill(first, signal.SIGKILL)
+                os.waitpid(first, 0)
+    raise AssertionError("its lock was never seen")
+
+
+def is_locked(mark: Path) -> bool:
+    with suppress(FileNotFoundError), mark.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def disk_full(bench: Bench, size: int) -> None:
@@ -481,12 +545,15 @@ def prepare() -> None:
 
     import smadmm.__main__  # noqa: F401
     from smadmm import running
+    from smadmm.cli import classify_stream
     from smadmm.denoisers.training import loop
+    from smadmm.io import row_stream
     from smadmm.learn import classifier  # noqa: F401
     from smadmm.paper import jobs, reproducing
 
     sys.modules["matplotlib"] = None  # type: ignore[assignment]
-    loop.SAVE_EVERY = 0.0
+    loop.SAVE_EVERY = classify_stream.SAVE_EVERY = 0.0
+    row_stream.LabelledLines.__init__.__defaults__ = (16,)  # rows of a chunk
     jobs.code_key = reproducing.code_key = lambda *functions: "the code does not change here"
     running._Saver.due = lambda self, k: self.path is not None and k % (self.iterations or 3) == 0  # type: ignore[method-assign]
 

@@ -260,6 +260,40 @@ def patterns_hdf5(path: Path) -> None:
         file["amplitudes"], file["masks"] = np.ones((2, 4, 5), "f4"), np.ones((2, 4, 5), "c8")
 
 
+def ptypy(path: Path) -> None:
+    import h5py
+    import numpy as np
+
+    with h5py.File(path, "w") as file:
+        file["meta/energy"], file["meta/distance"], file["meta/psize"] = 6.2, 2.0, [1e-4, 1e-4]
+        for number in range(2):
+            chunk = file.create_group(f"chunks/{number}")
+            chunk["data"], chunk["positions"] = np.ones((2, 4, 4), "f4"), np.arange(4.0).reshape(2, 2) * 1e-6
+            chunk["weights"] = np.ones((2, 4, 4), "u1")
+
+
+def ptypy_probe(path: Path) -> None:
+    import h5py
+    import numpy as np
+
+    with h5py.File(path, "w") as file:
+        file["content/probe/S00/data"] = np.ones((1, 4, 4), "c8")
+
+
+def cxi(path: Path) -> None:
+    import h5py
+    import numpy as np
+
+    with h5py.File(path, "w") as file:
+        detector = file.create_group("entry_1/instrument_1/detector_1")
+        detector["distance"], detector["x_pixel_size"], detector["y_pixel_size"] = 2.0, 1e-4, 1e-4
+        detector["data"], detector["mask"] = np.ones((3, 4, 4), "f4"), np.zeros((4, 4), "u4")
+        file["entry_1/data_1/data"] = h5py.SoftLink("/entry_1/instrument_1/detector_1/data")
+        file["entry_1/instrument_1/source_1/energy"] = 1e-15
+        file["entry_1/sample_1/geometry_1/translation"] = np.arange(9.0).reshape(3, 3) * 1e-6
+        file["entry_1/instrument_1/source_1/illumination"] = np.ones((1, 4, 4), "c8")
+
+
 RESULTS = json.dumps({
     "experiment": "ct-180", "command": "smadmm reproduce ct-180", "version": "1", "code": "k", "quick": True, "seed": 0,
     "size": None, "seconds": 1.0, "environment": {"cpu": "x"}, "rows": [{"a": 1.0}],
@@ -366,7 +400,21 @@ def read_diffraction(path: Path) -> None:
 
     if is_patterns(path):
         found = read_patterns(path)
-        np.asarray(found["patterns"][0]), np.asarray(found["masks"][0])
+        np.asarray(found["patterns"][0])
+        np.asarray(found["masks"][0] if found["masks"] is not None else found["probe"])
+
+
+def read_ptypy(path: Path) -> None:
+    """A scan without its probe, which is in a file of its own."""
+    from smadmm.io.patterns import _content
+
+    _content(path, None)["intensities"]
+
+
+def read_probe_file(path: Path) -> None:
+    from smadmm.io.patterns import read_probe
+
+    read_probe(path)
 
 
 def read_results(path: Path) -> None:
@@ -422,11 +470,14 @@ TARGETS: dict[str, tuple[Callable[[Path], None], Read, str]] = {
     "model.npz": (model, read_model, "sklearn"),
     "patterns.npz": (patterns, read_diffraction, ""),
     "patterns.h5": (patterns_hdf5, read_diffraction, "h5py"),
+    "scan.ptyd": (ptypy, read_ptypy, "h5py"),
+    "probe.ptyr": (ptypy_probe, read_probe_file, "h5py"),
+    "scan.cxi": (cxi, read_diffraction, "h5py"),
     "results.json": (text(RESULTS), read_results, "typer"),
 }
 SLOW = ("exchange.h5", "tomo.nxs", "filtered.h5", "seven.mat", "store.zarr", "slice.dcm", "view.dcm", "table.parquet",
-        "table.feather", "table.csv", "table.tsv", "table.arff", "results.json", "patterns.h5",
-        "weights.safetensors", "model.npz", "tilt.mrc")  # fmt: skip
+        "table.feather", "table.csv", "table.tsv", "table.arff", "results.json", "patterns.h5", "scan.ptyd",
+        "probe.ptyr", "scan.cxi", "weights.safetensors", "model.npz", "tilt.mrc")  # fmt: skip
 
 # --- mutations --------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smadmm.extras import needs
+from smadmm.io.hdf5 import within
+from smadmm.io.limits import memory
+
 HC = 1.98644586e-25  # Planck's constant times the speed of light, in joule metres
 KEV = 1.602176634e-16  # joules
 ENTRY, DETECTOR, SOURCE = "entry_1", "entry_1/instrument_1/detector_1", "entry_1/instrument_1/source_1"
@@ -42,12 +46,12 @@ def _ptyd(path: Path, file: Any) -> dict[str, Any]:
     chunks = [file["chunks"][name] for name in sorted(file.get("chunks", ()), key=_number)]
     if not chunks or any(name not in chunk for chunk in chunks for name in ("data", "positions")):
         raise ValueError(f"{path} is no PtyPy scan: it has no chunks with data and positions")
-    counts, places = (np.concatenate([np.asarray(c[name]) for c in chunks]) for name in ("data", "positions"))
+    counts, places = (np.concatenate([_array(path, c, name) for c in chunks]) for name in ("data", "positions"))
     energy = KEV * float(_value(path, file, "meta/energy"))
     sizes = np.broadcast_to(_value(path, file, "meta/psize"), 2)
     pixels = _pixels(path, energy, float(_value(path, file, "meta/distance")), sizes, counts.shape)
     made = {"intensities": _zero_first(counts, _centre(file)), "positions": _from_zero(places / pixels)}
-    weights = [np.asarray(chunk["weights"]) for chunk in chunks if "weights" in chunk]
+    weights = [_array(path, chunk, "weights") for chunk in chunks if "weights" in chunk]
     if sum(w.size for w in weights) == counts.size:
         made["valid"] = _zero_first(np.concatenate(weights) > 0, _centre(file))
     return made
@@ -64,28 +68,40 @@ def _centre(file: Any) -> NDArray[np.float64] | None:
 
 
 def _cxi(path: Path, file: Any) -> dict[str, Any]:
-    patterns, moved = (next((file[name] for name in names if name in file), None) for names in (PATTERNS, TRANSLATIONS))
+    patterns, moved = (next((name for name in names if name in file), None) for names in (PATTERNS, TRANSLATIONS))
     if patterns is None or moved is None:
         lacking = PATTERNS[0] if patterns is None else TRANSLATIONS[0]
         raise ValueError(f"{path} is no CXI file of a ptychographic scan: it has no {lacking}")
-    counts, places = np.asarray(patterns), np.asarray(moved)[:, 1::-1]  # x, y, z -> y, x
+    counts, places = _array(path, file, patterns), _array(path, file, moved)[:, 1::-1]  # x, y, z -> y, x
     sizes = np.array([float(_value(path, file, f"{DETECTOR}/{axis}_pixel_size")) for axis in "yx"])
     energy, distance = (float(_value(path, file, name)) for name in (f"{SOURCE}/energy", f"{DETECTOR}/distance"))
-    shifted = bool(patterns.attrs.get("is_fft_shifted", False))
+    shifted = bool(file[patterns].attrs.get("is_fft_shifted", False))
     pixels = _pixels(path, energy, distance, sizes, counts.shape)
     made = {"intensities": counts if shifted else _zero_first(counts), "positions": _from_zero(-places / pixels)}
     if f"{DETECTOR}/mask" in file:
-        valid = np.asarray(file[f"{DETECTOR}/mask"]) == 0
+        valid = _array(path, file, f"{DETECTOR}/mask") == 0
         made["valid"] = valid if shifted else _zero_first(valid)
-    stored = next((file[name] for name in PROBES if name in file and file[name].ndim >= 2), None)
-    return made if stored is None else made | {"probe": _one_mode(path, np.asarray(stored))}
+    stored = next((name for name in PROBES if name in file and file[name].ndim >= 2), None)
+    return made if stored is None else made | {"probe": _one_mode(path, _array(path, file, stored))}
 
 
 def _probe(path: Path, file: Any) -> dict[str, Any]:
-    stored = [group["data"] for group in file.get("content/probe", {}).values() if "data" in group]
+    stored = [group for group in file.get("content/probe", {}).values() if "data" in group]
     if len(stored) != 1:
         raise ValueError(f"{path} is no PtyPy reconstruction of one probe: content/probe has {len(stored)}")
-    return {"probe": _one_mode(path, np.asarray(stored[0]))}
+    return {"probe": _one_mode(path, _array(path, stored[0], "data"))}
+
+
+def _array(path: Path, group: Any, name: str) -> NDArray[Any]:
+    """An array of the file; refused before memory is taken for it if it is too large or belongs to somebody else."""
+    h5py = needs("h5py", "imaging", "HDF5 files")
+    if not within(h5py, group, name, path.parent):
+        raise ValueError(
+            f"{path} takes {name} from a file outside its folder; set SMADMM_LINKS=anywhere if you trust it"
+        )
+    if group[name].nbytes > memory():
+        raise ValueError(f"{path} declares {group[name].nbytes} bytes of {name}, more than this machine has memory")
+    return np.asarray(group[name])
 
 
 def _one_mode(path: Path, probe: NDArray[Any]) -> NDArray[Any]:

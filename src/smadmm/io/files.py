@@ -109,13 +109,12 @@ def locked(path: Target, shared: bool = False) -> Iterator[None]:
 
     Those that lock it `shared` refuse all others, but not each other.
     """
-    path = Path(path)
-    mark = path / LOCK if path.is_dir() else path.parent / f".{path.name}{LOCK}"
+    mark = _mark(path)
     while True:
         held = open(mark, "ab")  # noqa: SIM115
         if not _lock(held, shared):
             held.close()
-            raise ArgumentError("{0} is being written by another run; wait until it ends, or choose another", path)
+            raise _busy(path)
         if os.path.exists(mark) and os.path.samestat(os.fstat(held.fileno()), os.stat(mark)):
             break
         held.close()  # its owner ended and removed it before it was locked
@@ -128,6 +127,23 @@ def locked(path: Target, shared: bool = False) -> Iterator[None]:
             if not shared or _lock(held):  # the last of those that share it
                 os.unlink(mark)
         held.close()
+
+
+def refuse_busy(path: Target) -> None:
+    """Refuse a file or folder that another run has locked for itself."""
+    with suppress(OSError), open(_mark(path), "rb") as held:
+        if not _lock(held, shared=True):
+            raise _busy(path)
+
+
+def _mark(path: Target) -> Path:
+    """The file whose lock is that of path."""
+    path = Path(path)
+    return path / LOCK if path.is_dir() else path.parent / f".{path.name}{LOCK}"
+
+
+def _busy(path: Target) -> ArgumentError:
+    return ArgumentError("{0} is being written by another run; wait until it ends, or choose another", path)
 
 
 def discard(folder: Target, mark: str) -> None:
