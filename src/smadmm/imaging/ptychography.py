@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from smadmm.arguments import ArgumentError
+from smadmm.distributed import if_joined
 from smadmm.imaging.metrics import align, snr, ssim, without_ramp
 from smadmm.imaging.phase import NATURAL, ComplexProx, Still
 from smadmm.imaging.phase_checks import holes, saturation, told_pixels, turned_signs
@@ -131,7 +132,7 @@ def descend(
     old, visits = x, 0
     for number in range(1, steps + 1):
         light, point = loss.operator.light(), x + 0.6 * (x - old)
-        gradient = loss.gradient((point,), (1.0,), loss.full())
+        gradient = if_joined(loss).gradient((point,), (1.0,), loss.full())
         old, x, visits = x, point - gradient / light.clamp(min=LIT * float(light.max())), visits + loss.n
         if refine_probe and number >= FIXED:
             loss, visits = redescribed(loss, probe_step(loss, x), loss.operator.positions), visits + loss.n
@@ -190,7 +191,7 @@ class ScanPlan:
         step = Metric(crowded * light.clamp(min=floor) + rho)
         h: Prox = ComplexProx(prior.prox(rho))
         h = h if self.constraint is None else Constrained(h, self.constraint)
-        return pnp(loss, h, "smadmm", size, rho, 1.0, a=1.0 if whole else None, x_step=step,
+        return pnp(if_joined(loss), h, "smadmm", size, rho, 1.0, a=1.0 if whole else None, x_step=step,
                    seed=self.seed)  # fmt: skip
 
     def size(self, loss: PtychographyLoss) -> int:
@@ -268,9 +269,10 @@ def retrieve_scan(
     row = _row(loss, fit, result, visits) | {"residual": residual_of(loss, found) / _size(loss)}
     row["seconds"] = time.perf_counter() - begin
     quality, pictures = _pictures(fit, found, exact, plan.refine_probe)
+    made = list(pictures.values())[-1]
     return ImageResult(
         verb="Ptychography",
-        image=list(pictures.values())[-1].numpy(),
+        image=made if isinstance(patterns, Tensor) else made.numpy(),
         shown={name: x.abs().float().numpy() for name, x in pictures.items()},
         slices=[row | quality],
         histories=[result.history],
@@ -307,11 +309,11 @@ def _scan(
     patterns: Any, positions: Any, probe: Any, shape: tuple[int, int] | None, quantity: str, valid: Any
 ) -> tuple[PtychographyLoss, list[str]]:
     """The loss of a scan from arrays, and what is wrong with pixels of the detector."""
-    field = np.array(probe, dtype=np.complex64)
+    field = np.asarray(probe).astype(np.complex64)
     if not (np.isfinite(field).all() and field.any()):
         raise ValueError("the probe is zero everywhere or has values that are not finite; give its complex field")
     operator = Ptychography(torch.from_numpy(field), positions, shape)
-    data = np.array(patterns, dtype=np.float32)
+    data = np.asarray(patterns).astype(np.float32)
     if data.shape != operator.out_shape:
         raise ArgumentError("{patterns} has the shape {0}, but {positions} and {probe} need {1}", data.shape,
                             operator.out_shape)  # fmt: skip
