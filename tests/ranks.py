@@ -120,14 +120,14 @@ def scans(picture):
     join()
     places = [(r, c) for r in (0, 2, 4) for c in (0, 2, 4)]
     square = (torch.arange(8) - 3.2)[:, None] ** 2 + (torch.arange(8) - 3.7) ** 2
-    P = Ptychography(3 * torch.exp((0.1j - 0.05) * square), places)
+    P = Ptychography(5 * torch.exp((0.1j - 0.05) * square), places)
     counts = np.random.default_rng(0).poisson(P((1 + picture[:12, :12]).to(torch.complex64)).abs().square())
     given = {"positions": places, "shape": (12, 12), "quantity": "intensities"}
     yield "single scan in batches", retrieve(counts, probe=P.probe, batch=4, iterations=4, **given).image
-    found = retrieve(counts, probe=1.1 * P.probe, refine_probe=True, iterations=11, **given)
+    found = retrieve(counts, probe=1.1 * P.probe, refine_probe=True, iterations=15, **given)
     yield "single scan, unknown probe", found.image
     masks = circle_masks(5, (16, 16), seed=0)
-    patterns = CodedDiffraction(masks)(picture.float()).abs()
+    patterns = CodedDiffraction(masks)(picture.float()).abs() + 0.02 * masks.angle().abs()
     yield "single retrieve", retrieve(patterns, masks, iterations=5).image
 
 

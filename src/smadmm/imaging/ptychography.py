@@ -132,7 +132,7 @@ def descend(
     old, visits = x, 0
     for number in range(1, steps + 1):
         light, point = loss.operator.light(), x + 0.6 * (x - old)
-        gradient = if_joined(loss).gradient((point,), (1.0,), loss.full())
+        gradient = loss.gradient((point,), (1.0,), loss.full())
         old, x, visits = x, point - gradient / light.clamp(min=LIT * float(light.max())), visits + loss.n
         if refine_probe and number >= FIXED:
             loss, visits = redescribed(loss, probe_step(loss, x), loss.operator.positions), visits + loss.n
