@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
-from smadmm import ADMM, SAGA, SGD, SVRG, Power, Problem, Spider, Stop, Storm, auto, certify, reconstruct, run
+from smadmm import ADMM, SAGA, SGD, SVRG, Power, Problem, Spider, Stop, Storm, auto, certify, reconstruct, retrieve, run
 from smadmm.denoisers import load
-from smadmm.distributed import place, sharded
+from smadmm.distributed import join, place, sharded
 from smadmm.estimators import ASVRG, Measured
 from smadmm.imaging.preconditioner import FourierStep
-from smadmm.losses import AmplitudeLoss, LeastSquares, Logistic, PtychographyLoss, Sigmoid, Tomography
-from smadmm.operators import CodedDiffraction, EdgeDifferences, Ptychography, Radon
+from smadmm.losses import AmplitudeLoss, LeastSquares, Logistic, Sigmoid, Tomography
+from smadmm.operators import CodedDiffraction, EdgeDifferences, Ptychography, Radon, circle_masks
 from smadmm.proxes import L1, Denoised
 from smadmm.sampling import reshuffled, stride
 
@@ -112,9 +112,23 @@ def images():
     summed = sharded(AmplitudeLoss(A, A(picture.to(masks.dtype)).abs(), reduction="sum"))
     solver = ADMM(Problem(summed, L1(1e-4)), SGD(2), rho=0.1, eta=12.0)
     yield "phase, summed", run(solver, 0.9 * picture.to(masks.dtype), Stop(iterations=15), progress=False).x
-    P = Ptychography(torch.ones(8, 8, dtype=torch.complex128), [(0, 0), (0, 4), (4, 0), (4, 4)])
-    g = sharded(PtychographyLoss(P, P(picture[:12, :12].to(torch.complex128)).abs()))
-    yield "ptychography", g.gradient((torch.ones(12, 12, dtype=torch.complex128),), (1.0,), g.full())
+    yield from scans(picture)
+
+
+def scans(picture):
+    """`retrieve` with the positions of a scan, or masks, shared out once this process has joined others."""
+    join()
+    places = [(r, c) for r in (0, 2, 4) for c in (0, 2, 4)]
+    square = (torch.arange(8) - 3.2)[:, None] ** 2 + (torch.arange(8) - 3.7) ** 2
+    P = Ptychography(5 * torch.exp((0.1j - 0.05) * square), places)
+    counts = np.random.default_rng(0).poisson(P((1 + picture[:12, :12]).to(torch.complex64)).abs().square())
+    given = {"positions": places, "shape": (12, 12), "quantity": "intensities"}
+    yield "single scan in batches", retrieve(counts, probe=P.probe, batch=4, iterations=4, **given).image
+    found = retrieve(counts, probe=1.1 * P.probe, refine_probe=True, iterations=15, **given)
+    yield "single scan, unknown probe", found.image
+    masks = circle_masks(5, (16, 16), seed=0)
+    patterns = CodedDiffraction(masks)(picture.float()).abs() + 0.02 * masks.angle().abs()
+    yield "single retrieve", retrieve(patterns, masks, iterations=5).image
 
 
 def solver_of(own=False):

@@ -52,31 +52,53 @@ def test_without_ptychi_its_methods_are_left_out_by_name(data, tmp_path, monkeyp
 
 
 def test_verdicts_compare_with_the_best_peer():
-    """At equal passes, and beside what a peer has after its best number of passes."""
+    """One that diverged is no rival."""
     rows = [{"method": "default", "snr": 12.0}]
-    rows += [{"method": name, "snr": 7.0 + i, "best": 11.0 + i} for i, name in enumerate(PEERS)]
+    rows += [{"method": name, "snr": 7.0 + i / 2} for i, name in enumerate(PEERS)]
     rows = [row | {"positions": 25, "photons": photons, "probe": "known"} for photons in PHOTONS for row in rows]
 
     def verdicts(lsqml):
-        changed = [row | ({"snr": lsqml} if row["method"] == "lsqml" else {}) for row in rows]
+        changed = [row | ({"snr": lsqml} if row["method"] == "lsqml tuned" else {}) for row in rows]
         return list(ptychography._verdicts(changed, list(PEERS)))
 
-    assert [verdict.outcome for verdict in verdicts(9.0)] == ["holds", "holds"]
-    assert "the least gap +3.00 dB" in verdicts(9.0)[0].because and "-1.00 to -1.00 dB" in verdicts(9.0)[0].because
+    assert [verdict.outcome for verdict in verdicts(9.5)] == ["holds", "holds"]
+    assert "probe known: +2.50 dB (LSQML tuned)" in verdicts(9.5)[0].because
     assert [verdict.outcome for verdict in verdicts(10.5)] == ["does not hold here", "holds"]
     assert [verdict.outcome for verdict in verdicts(12.6)] == ["does not hold here", "does not hold here"]
+    assert "+3.00 dB (rPIE tuned)" in verdicts(None)[0].because
+
+
+def test_peers_are_tuned_on_another_object(data, monkeypatch):
+    """Step, batch and passes are those of the best run there; all passes where the last ones were best."""
+    monkeypatch.setattr(ptychography, "SIZE", 32)
+    monkeypatch.setattr(ptychography, "TUNING", "Set12")
+    monkeypatch.setattr(ptychography, "SCANS", [(5, 1e3, "Set12", "known")])
+    monkeypatch.setattr(ptychography, "find_spec", lambda name: name)
+    request = Request("", data)
+    planned = ptychography.tuning_jobs(request)
+    assert len({job.name for job in planned}) == len(planned) == 8 * 2
+    wins = {"epie": (0.3, 5), "rpie": (1.0, 1), "lsqml": (0.9, 5)}
+    results = {job.name: {"curve": [(10, 5.0 + (wins[job.method] == (job.step, job.batch))), (100, None)]}
+               for job in planned}  # fmt: skip
+    results["lsqml-Set120-32-25-1e+03-known-s1-0.9-b5-p100"]["curve"].append((100, 9.0))
+    reported = {job.method: job for job in ptychography.scan_jobs(request, planned, results)}
+    assert list(reported) == ["default", *PEERS]
+    for name, best in wins.items():
+        usual, tuned = reported[name], reported[f"{name} tuned"]
+        assert (tuned.step, tuned.batch) == best and usual.batch == 100 and usual.passes == PASSES["known"]
+        assert tuned.passes == (PASSES["known"] if name == "lsqml" else 10) and tuned.seed != planned[0].seed
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("ptychi") is None, reason="ptychi is not installed")
-@pytest.mark.parametrize("method", PEERS)
-def test_peers_find_the_object_of_many_photons(method, data):
+@pytest.mark.parametrize(("method", "step"), [("epie", 1.0), ("rpie", 0.5), ("lsqml tuned", 0.9)])
+def test_peers_find_the_object_of_many_photons(method, step, data):
     """The same description of a scan as ours: positions, Fourier transform, unit of the probe."""
-    found = run_scan(ScanRun(method, "Set12", 0, 32, 5, 1e7, "known", 0), data)
-    assert found["best"] > 20 and found["passes"] == PASSES["known"] and found["cpu"] > 0
+    found = run_scan(ScanRun(method, "Set12", 0, 32, 5, 1e8, "known", 0, "", step, 1, 150), data)
+    assert found["snr"] > 30 and [passes for passes, _ in found["curve"]] == [10, 25, 50, 100, 150]
 
 
 def test_jobs_have_one_name_each(data, monkeypatch):
     monkeypatch.setattr(ptychography, "SIZE", 64)
-    planned = ptychography.scan_jobs(Request("", data, quick=True))
+    planned = ptychography.scan_jobs(Request("", data, quick=True), [], {})
     assert len({job.name for job in planned}) == len(planned) >= 4

@@ -6,8 +6,8 @@ import torch
 
 from smadmm import retrieve
 from smadmm.imaging.metrics import snr, without_ramp
-from smadmm.imaging.probe import position_step, probe_step, redescribed, rpie
-from smadmm.imaging.ptychography import PROBE_STEPS, ROUND, scan_snr
+from smadmm.imaging.probe import position_step, probe_step, redescribed, rpie, tells
+from smadmm.imaging.ptychography import PROBE_STEPS, ROUND, fit_scan, scan_snr
 from smadmm.imaging.result import DataWarning
 from smadmm.io.patterns import read_patterns
 from smadmm.io.phantoms import abdomen
@@ -92,12 +92,27 @@ def test_the_true_probe_and_the_true_positions_stay_and_others_come_back():
 
 
 def test_rpie_explains_patterns_by_object_and_probe():
+    """And leaves the energy of the probe where it was."""
     truth, _, places, _, operator = scan(1e6)
     loss = PtychographyLoss(operator, operator(truth).abs())
     wrong = redescribed(loss, 0.9 * operator.probe, places)
     x, probe = rpie(wrong, torch.ones(SIZE, SIZE, dtype=torch.complex64), 12)
     found, ones = redescribed(loss, probe, places), torch.ones(SIZE, SIZE, dtype=torch.complex64)
     assert float(found.value(x, found.full())) < 0.02 * float(wrong.value(ones, wrong.full()))
+    assert float(probe.norm()) == pytest.approx(float(wrong.operator.probe.norm()), rel=1e-5)
+
+
+def test_few_photons_do_not_carry_the_object_into_the_probe():
+    """Many positions of a few photons each: rPIE took the factor from one to the other, without end."""
+    truth, _, places, _, operator = scan(100)
+    places = np.concatenate([places + shift for shift in ((0, 0), (0, 0.5), (0.5, 0), (0.5, 0.5))]).clip(0, WINDOW)
+    many = Ptychography(operator.probe, places, (SIZE, SIZE))
+    counts = np.random.default_rng(1).poisson(many(truth).abs().numpy() ** 2).astype(np.float32)
+    rough = Ptychography(torch.from_numpy(rough_probe()), places, (SIZE, SIZE))
+    loss, fit = fit_scan(PtychographyLoss(rough, torch.from_numpy(counts).sqrt()), refine_probe=True)
+    assert not tells(fit.noise, loss.operator.probe) and tells(fit.noise, 100 * loss.operator.probe)
+    assert float(loss.operator.probe.norm()) == pytest.approx(counts.sum((1, 2)).mean() ** 0.5, rel=0.2)
+    assert 0.5 < float(fit.image[fit.lit].abs().square().mean().sqrt()) < 2
 
 
 def test_an_unknown_probe_is_found_with_the_object(tmp_path):

@@ -65,7 +65,8 @@ def place() -> tuple[int, int]:
 def join() -> tuple[int, int]:
     """Join the processes that torchrun started, if it did; returns this one's place.
 
-    `sharded` does so itself. Call it before `smadmm.reconstruct`, to have the views of one image shared out.
+    `sharded` does so itself. Call it before `smadmm.reconstruct` or `smadmm.retrieve`, to have the views of one image,
+    its masks, or the positions of a scan shared out.
 
     >>> smadmm.distributed.join()
     (0, 1)

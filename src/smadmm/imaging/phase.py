@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from smadmm.arguments import ArgumentError, one_of, positive
+from smadmm.distributed import if_joined
 from smadmm.imaging.metrics import align, snr, ssim
 from smadmm.imaging.phase_checks import dead_pixels, doubts, saturation, told_pixels
 from smadmm.imaging.phase_fit import STARTS, Fit, dark, error_level, fit_amplitudes, residual_of, size_of
@@ -247,7 +248,7 @@ class Plan:
         step = Metric(light[0 if whole else 1].clamp(min=1e-3 * float(light[0].mean())) + rho)
         a = 1.0 if whole and self.method == "smadmm" else None
         prox = ComplexProx(h) if fit.image.is_complex() else h
-        return pnp(loss, prox, self.method, self.batch, rho, 1.0, a=a, x_step=step, seed=self.seed), found
+        return pnp(if_joined(loss), prox, self.method, self.batch, rho, 1.0, a=a, x_step=step, seed=self.seed), found
 
     def with_noise(self, loss: AmplitudeLoss, fit: Fit) -> Fit:
         """The fit with the noise that image and prior together leave."""

@@ -4,8 +4,9 @@ With d_i = F'((1 - y/|z_i|) z_i), z_i = F(P_i x_i), x_i the object in window i a
     probe      P -= sum_i S_i'(conj(x_i) d_i) / sum_i |x_i|^2                         the curvature of every pixel
     positions  one Gauss-Newton step on |z_i| - y_i, with the slopes  Re(conj(z_i)/|z_i| F(x_i dP_i/dr))
     rPIE       position by position  x_i -= conj(P_i) d_i / (.8 |P_i|^2 + .2 max |P_i|^2), and so P with x_i
-Patterns fix the product of probe and object only: a factor and a ramp may go from one to the other. Every position
-that is visited counts as one sample gradient.
+Patterns fix the product of probe and object only: a factor and a ramp may go from one to the other. Where a pattern has
+few photons, single positions carry the factor ever further, so that rPIE keeps the energy of the probe; and it then
+makes a poor probe (`tells`). Every position that is visited counts as one sample gradient.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from smadmm.losses.ptychography import PtychographyLoss
 from smadmm.operators.ptychography import Ptychography, shifted
 from smadmm.sampling import Rng
 
+ALONE = 0.5  # of the object: an error of one pattern's object with which rPIE is of use
 SOFT, SOFT_PROBE = 0.2, 1.0  # of the largest power, in the steps of rPIE; 1: those of ePIE
 FAR = 0.5  # pixels: the longest step of a position
 FAINT = 0.05  # of the largest curvature of a probe's pixels
@@ -40,6 +42,11 @@ def scaled_probe(probe: Tensor, amplitudes: Tensor) -> Tensor:
     return scaled
 
 
+def tells(noise: float, probe: Tensor) -> bool:
+    """Whether one pattern tells more of an object of about 1 than noise: its error s sqrt(2) / max |P| is small."""
+    return noise * math.sqrt(2) < ALONE * float(probe.abs().max())
+
+
 def rpie(loss: PtychographyLoss, x: Tensor, epochs: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Object and probe after passes over the positions in random order; the probe is left alone in the first."""
     operator, x, probe = loss.operator, x.clone(), loss.operator.probe.clone()
@@ -55,6 +62,8 @@ def rpie(loss: PtychographyLoss, x: Tensor, epochs: int, seed: int = 0) -> tuple
                 back = window.conj() * step / ((1 - SOFT_PROBE) * strength + SOFT_PROBE * strength.max())
                 probe = probe - shifted(back, -fraction[0], -fraction[1])
             window -= there.conj() * step / ((1 - SOFT) * power + SOFT * power.max())
+        factor = loss.operator.probe.norm() / probe.norm()
+        x, probe = x / factor, probe * factor
     return x, probe
 
 

@@ -9,8 +9,8 @@ on amplitudes the loss is the likelihood of counts, which dark pixels of the det
 ptychography.py): from a constant it would be slow, as dark pixels have hardly a gradient. Only pixels with light are
 known.
 
-An unknown probe is a second block (probe.py): passes of rPIE make the fit, and after every ROUND iterations of SMADMM
-the probe, and positions where they are open, take steps of their own. The state of the solver goes on.
+An unknown probe is a second block (probe.py) with steps of its own, in the fit as after every ROUND iterations of
+SMADMM; so are open positions. The state of the solver goes on.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ import torch
 from torch import Tensor
 
 from smadmm.arguments import ArgumentError
+from smadmm.distributed import if_joined
 from smadmm.imaging.metrics import align, snr, ssim, without_ramp
 from smadmm.imaging.phase import NATURAL, ComplexProx, Still
 from smadmm.imaging.phase_checks import holes, saturation, told_pixels, turned_signs
 from smadmm.imaging.pnp import pnp
 from smadmm.imaging.priors import Prior, find_prior
-from smadmm.imaging.probe import position_step, probe_step, redescribed, rpie, scaled_probe
+from smadmm.imaging.probe import position_step, probe_step, redescribed, rpie, scaled_probe, tells
 from smadmm.imaging.red import RED
 from smadmm.imaging.result import DataWarning, ImageResult
 from smadmm.losses.phase import NO_DATA
@@ -44,10 +45,15 @@ from smadmm.sampling import reshuffled
 from smadmm.solver import ADMM, State
 from smadmm.xsteps import Metric
 
-FIT, ITERATIONS = 40, 200
+FIT, BLIND, FIXED, EPOCHS = (
+    40,
+    15,
+    4,
+    20,
+)  # steps of fits, of those with an unknown probe, before its own; passes of rPIE
+ITERATIONS = 200
 FIRST, DARK = 60, 0.1  # iterations on amplitudes; photons e of the counts' likelihood
-EPOCHS, PASSES = 30, 5  # of rPIE; open positions move after each of so many parts but the first
-ROUND, PROBE_STEPS = 10, 3  # iterations between refinements of the probe; its steps then
+ROUND, PROBE_STEPS = 10, 3  # iterations between refinements of probe and positions; the probe's steps then
 LIT = 0.05  # of the largest light: darker pixels are not judged
 STILL = 0.001  # of lv
 MISFIT = 0.5  # of the amplitudes, left by a fit: a wrong description, or hardly any light
@@ -96,34 +102,43 @@ def _of_counts(loss: PtychographyLoss, dark: float) -> PtychographyLoss:
     return PtychographyLoss(loss.operator, loss.amplitudes, loss.sampling, dark)
 
 
-def fit_scan(loss: PtychographyLoss, x: Tensor) -> ScanFit:
-    """Gradient steps with momentum on all positions, each pixel with its own curvature."""
-    light, old = loss.operator.light(), x
-    curvature = light.clamp(min=LIT * float(light.max()))
-    for _ in range(FIT):
-        point = x + 0.6 * (x - old)
-        old, x = x, point - loss.gradient((point,), (1.0,), loss.full()) / curvature
-    return _judged(loss, x, FIT * loss.n)
-
-
-def fit_blind(
-    loss: PtychographyLoss, refine_positions: bool = False, seed: int = 0
+def fit_scan(
+    loss: PtychographyLoss, refine_probe: bool = False, refine_positions: bool = False
 ) -> tuple[PtychographyLoss, ScanFit]:
-    """Object and probe by rPIE from a first guess of the probe; open positions move between and after its passes.
+    """The scan as it is described then, and the fit, from the constant 1.
 
-    Where the error of the fit exceeds the object, which is about 1, the probe is the one after its first passes: later
-    ones fit the noise.
+    If a single pattern tells something, passes of rPIE follow for an unknown probe, and the fit is made anew from
+    there: they correct a first guess far sooner.
     """
+    ones = torch.ones(loss.operator.size, dtype=loss.operator.dtype)
+    if not refine_probe:
+        return descend(loss, ones, FIT, refine_positions=refine_positions)
     loss = redescribed(loss, scaled_probe(loss.operator.probe, loss.amplitudes), loss.operator.positions)
-    x, visits, early = torch.ones(loss.operator.size, dtype=loss.operator.dtype), 0, loss
-    for number in range(PASSES):
-        x, probe = rpie(loss, x, EPOCHS // PASSES, seed + number)
-        loss, visits = redescribed(loss, probe, loss.operator.positions), visits + EPOCHS // PASSES * loss.n
-        if refine_positions and number > 0:
-            loss, visits = redescribed(loss, probe, position_step(loss, x)), visits + loss.n
-        early = loss if number == 0 else early
-    fit = _judged(loss, x, visits)
-    return early if fit.level > 1 else loss, fit
+    loss, fit = descend(loss, ones, BLIND, True, refine_positions)
+    if not tells(fit.noise, loss.operator.probe):
+        return loss, fit
+    x, probe = rpie(loss, fit.image, EPOCHS)
+    loss, again = descend(redescribed(loss, probe, loss.operator.positions), x, BLIND, True, refine_positions)
+    return loss, replace(again, sfo=fit.sfo + EPOCHS * loss.n + again.sfo)
+
+
+def descend(
+    loss: PtychographyLoss, x: Tensor, steps: int, refine_probe: bool = False, refine_positions: bool = False
+) -> tuple[PtychographyLoss, ScanFit]:
+    """Gradient steps with momentum on all positions, each pixel with its own curvature.
+
+    An unknown probe takes a step after each but the first ones, open positions after every ROUND.
+    """
+    old, visits = x, 0
+    for number in range(1, steps + 1):
+        light, point = loss.operator.light(), x + 0.6 * (x - old)
+        gradient = loss.gradient((point,), (1.0,), loss.full())
+        old, x, visits = x, point - gradient / light.clamp(min=LIT * float(light.max())), visits + loss.n
+        if refine_probe and number >= FIXED:
+            loss, visits = redescribed(loss, probe_step(loss, x), loss.operator.positions), visits + loss.n
+        if refine_positions and number % ROUND == 0:
+            loss, visits = redescribed(loss, loss.operator.probe, position_step(loss, x)), visits + loss.n
+    return loss, _judged(loss, x, visits)
 
 
 def _judged(loss: PtychographyLoss, x: Tensor, visits: int) -> ScanFit:
@@ -176,7 +191,7 @@ class ScanPlan:
         step = Metric(crowded * light.clamp(min=floor) + rho)
         h: Prox = ComplexProx(prior.prox(rho))
         h = h if self.constraint is None else Constrained(h, self.constraint)
-        return pnp(loss, h, "smadmm", size, rho, 1.0, a=1.0 if whole else None, x_step=step,
+        return pnp(if_joined(loss), h, "smadmm", size, rho, 1.0, a=1.0 if whole else None, x_step=step,
                    seed=self.seed)  # fmt: skip
 
     def size(self, loss: PtychographyLoss) -> int:
@@ -243,7 +258,7 @@ def retrieve_scan(
     """The object of a scan; see `smadmm.retrieve`."""
     begin = time.perf_counter()
     loss, told = _scan(patterns, positions, probe, shape, quantity, valid)
-    loss, fit = fit_blind(loss, plan.refine_positions, plan.seed) if plan.refine_probe else _known(loss)
+    loss, fit = fit_scan(loss, plan.refine_probe, plan.refine_positions)
     prior = plan.found_prior(loss, fit)
     exact = None if truth is None else torch.from_numpy(np.asarray(truth).astype(np.complex64))
     result, loss, visits = plan.run(loss, fit, prior, exact)
@@ -254,9 +269,10 @@ def retrieve_scan(
     row = _row(loss, fit, result, visits) | {"residual": residual_of(loss, found) / _size(loss)}
     row["seconds"] = time.perf_counter() - begin
     quality, pictures = _pictures(fit, found, exact, plan.refine_probe)
+    made = list(pictures.values())[-1]
     return ImageResult(
         verb="Ptychography",
-        image=list(pictures.values())[-1].numpy(),
+        image=made if isinstance(patterns, Tensor) else made.numpy(),
         shown={name: x.abs().float().numpy() for name, x in pictures.items()},
         slices=[row | quality],
         histories=[result.history],
@@ -289,19 +305,15 @@ def _settings(loss: PtychographyLoss, fit: ScanFit, prior: Prior, plan: ScanPlan
             "prior_sigma": prior.sigma, "prior_lipschitz": prior.lipschitz}  # fmt: skip
 
 
-def _known(loss: PtychographyLoss) -> tuple[PtychographyLoss, ScanFit]:
-    return loss, fit_scan(loss, torch.ones(loss.operator.size, dtype=loss.operator.dtype))
-
-
 def _scan(
     patterns: Any, positions: Any, probe: Any, shape: tuple[int, int] | None, quantity: str, valid: Any
 ) -> tuple[PtychographyLoss, list[str]]:
     """The loss of a scan from arrays, and what is wrong with pixels of the detector."""
-    field = np.array(probe, dtype=np.complex64)
+    field = np.asarray(probe).astype(np.complex64)
     if not (np.isfinite(field).all() and field.any()):
         raise ValueError("the probe is zero everywhere or has values that are not finite; give its complex field")
     operator = Ptychography(torch.from_numpy(field), positions, shape)
-    data = np.array(patterns, dtype=np.float32)
+    data = np.asarray(patterns).astype(np.float32)
     if data.shape != operator.out_shape:
         raise ArgumentError("{patterns} has the shape {0}, but {positions} and {probe} need {1}", data.shape,
                             operator.out_shape)  # fmt: skip

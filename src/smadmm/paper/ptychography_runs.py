@@ -1,18 +1,19 @@
-"""One ptychographic scan as a job: a method, its SNR after all passes over the positions, after the best number of
-passes, and its seconds of the processor.
+"""One ptychographic scan as a job: a method, its SNR after some numbers of passes over the positions, and its seconds
+of the processor.
 
 The object has the modulus .4 + .6 A and the phase 1.5 (B - 1/2), A and B the middles of images; the probe is a disc
 with curved phases that covers half of the object each way; positions are a square grid, moved by up to 2 pixels; counts
 are Poisson. An unknown probe is a Gaussian with three quarters of the curvature at first, for every method.
 
-Ours is `retrieve` as it is; the fit is what it begins with. The peers are those of ptychi, with as many passes as ours
-takes at most, batches of one row of the grid, and ptychi's own steps (SETTINGS), but for rPIE, whose regularisation is
-stronger than its default of .1. The best number of passes, one of MARKS, is chosen by the truth: no user can do that.
+Ours is `retrieve` as it is; the fit is what it begins with. The peers are those of ptychi, each twice: with the step
+and the batch that ptychi has by default (STEPS, BATCH), and with those, and a number of passes, that were best on
+another object. None has more passes than ours at most.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 import warnings
 from collections.abc import Iterator
@@ -28,15 +29,16 @@ from torch import Tensor
 from smadmm import retrieve
 from smadmm.extras import needs
 from smadmm.imaging.phase import ComplexProx
-from smadmm.imaging.ptychography import ScanPlan, fit_blind, fit_scan, scan_snr
+from smadmm.imaging.ptychography import ScanPlan, fit_scan, scan_snr
 from smadmm.losses import PtychographyLoss
 from smadmm.operators import Ptychography
 from smadmm.paper.robustness_runs import read_crops
 from smadmm.sampling import Rng
 
 PEERS = {"epie": "ePIE", "rpie": "rPIE", "lsqml": "LSQML"}
-SETTINGS = {"epie": 0.1, "rpie": 0.5, "lsqml": 0.9}
-MARKS, PASSES = (10, 25, 50, 100), {"known": 241, "unknown": 288}  # passes of `retrieve`, at most
+PEERS |= {f"{name} tuned": f"{title} tuned" for name, title in PEERS.items()}
+STEPS, BATCH = {"epie": 0.1, "rpie": 0.1, "lsqml": 0.9}, 100  # of ptychi; steps: alpha, of LSQML the scaler
+MARKS, PASSES = (10, 25, 50, 100), {"known": 241, "unknown": 332}  # passes of `retrieve`, at most
 EDGE = 2  # pixels around the object that ptychi asks for
 
 
@@ -53,11 +55,21 @@ class ScanRun:
     probe: str  # known or unknown
     seed: int
     fingerprint: str = ""
+    step: float = 0.0  # of a peer, as are batch and passes
+    batch: int = 0
+    passes: int = 0
 
     @property
     def name(self) -> str:
-        scan = f"{self.images}{self.image}-{self.size}-{self.side**2}-{self.photons:.0e}"
-        return f"{self.method}-{scan}-{self.probe}-s{self.seed}"
+        scan = f"{self.images}{self.image}-{self.size}-{self.side**2}-{self.photons:.0e}-{self.probe}-s{self.seed}"
+        return f"{self.method.replace(' ', '-')}-{scan}" + (
+            f"-{self.step:g}-b{self.batch}-p{self.passes}" if self.passes else ""
+        )
+
+    @property
+    def sees(self) -> tuple[str, ...]:
+        """Data and luck that must not be in tuning and in what is reported."""
+        return f"{self.images} {self.image}", f"seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -104,13 +116,14 @@ def run_scan(job: ScanRun, data: str | None) -> dict[str, Any]:
     given = made.probe if job.probe == "known" else first_guess(job.size // 2, job.photons)
     if job.method == "default":
         return _ours(made, given, job)
-    images, seconds = {}, 0.0
     with _quiet():
+        curve, seconds = [], 0.0
         for passes, image, spent in _ptychi(made, given, job):
-            images[passes] = scan_snr(made.truth, image, made.light)
+            curve.append((passes, scan_snr(made.truth, image, made.light)))
             seconds = spent
-    return {"snr": images[max(images)], "best": max(images.values()), "passes": max(images), "cpu": seconds,
-            "best_passes": max(images, key=lambda passes: images[passes])}  # fmt: skip
+            if not math.isfinite(curve[-1][1]):
+                break
+    return {"snr": curve[-1][1], "passes": passes, "cpu": seconds, "curve": curve}
 
 
 def _ours(made: Scan, given: NDArray[np.complex64], job: ScanRun) -> dict[str, Any]:
@@ -129,7 +142,7 @@ def _without_prior(made: Scan, given: NDArray[np.complex64], blind: bool) -> dic
     """A constant, the fit that `retrieve` begins with, and that fit denoised once at the level of its error."""
     operator = Ptychography(torch.from_numpy(given), made.positions, tuple(made.truth.shape))
     loss, ones = PtychographyLoss(operator, torch.from_numpy(made.counts).sqrt()), torch.ones_like(made.truth)
-    loss, fit = fit_blind(loss) if blind else (loss, fit_scan(loss, ones))
+    loss, fit = fit_scan(loss, blind)
     prox = ComplexProx(ScanPlan().found_prior(loss, fit).prox(1.0))
     return {"constant": ones, "fit": fit.image, "one denoising": prox.prox(fit.image, 1.0)}
 
@@ -152,26 +165,25 @@ def _ptychi(made: Scan, given: NDArray[np.complex64], job: ScanRun) -> Iterator[
     api = needs("ptychi.api", None, "peers of ptychography")
     task = needs("ptychi.api.task", None, "peers of ptychography").PtychographyTask
     blind, window, size = job.probe == "unknown", len(given), job.size + 2 * EDGE
-    options = {"epie": api.EPIEOptions, "rpie": api.RPIEOptions, "lsqml": api.LSQMLOptions}[job.method]()
+    options = {"epie": api.EPIEOptions, "rpie": api.RPIEOptions, "lsqml": api.LSQMLOptions}[job.method.split()[0]]()
     options.data_options.fft_shift = False
     reconstructor, thing, probe = options.reconstructor_options, options.object_options, options.probe_options
     reconstructor.default_device, reconstructor.random_seed = api.Devices.CPU, job.seed
-    reconstructor.batch_size, reconstructor.displayed_loss_function = job.side, None
+    reconstructor.batch_size, reconstructor.displayed_loss_function = job.batch, None
     probe.optimizable = thing.remove_object_probe_ambiguity.enabled = blind
-    if job.method == "lsqml":
+    if job.method.startswith("lsqml"):
         reconstructor.rescale_probe_intensity_in_first_epoch = blind
-        thing.optimal_step_size_scaler = probe.optimal_step_size_scaler = SETTINGS[job.method]
+        thing.optimal_step_size_scaler = probe.optimal_step_size_scaler = job.step
     else:
-        thing.alpha = probe.alpha = SETTINGS[job.method]
+        thing.alpha = probe.alpha = job.step
     thing.determine_position_origin_coords_by = api.ObjectPosOriginCoordsMethods.SPECIFIED
     thing.position_origin_coords = np.full(2, EDGE + (window - 1) / 2)  # ptychi's positions are those of the middle
-    begin, last = time.process_time(), PASSES[job.probe]
+    begin, done = time.process_time(), 0
     running = task(options, diffraction_data=made.counts, object_data=np.ones((1, size, size), np.complex64),
                    probe_data=given[None, None] / window,  # its Fourier transform is not unitary
                    probe_position_x_px=made.positions[:, 1],
                    probe_position_y_px=made.positions[:, 0])  # fmt: skip
-    done = 0
-    for passes in (*MARKS, last):
+    for passes in sorted({*(mark for mark in MARKS if mark < job.passes), job.passes}):
         running.run(passes - done)
         done, spent = passes, time.process_time() - begin
         image = running.get_data_to_cpu("object", as_numpy=True)[0, EDGE:-EDGE, EDGE:-EDGE]
