@@ -40,6 +40,10 @@ GEOMETRIES = {
     "source in the image": {"size": 36, "detectors": 30, "source_to_axis": 12, "source_to_detector": 50, "pixel": 1.0},
     "far away": {"size": 64, "detectors": 100, "source_to_axis": 1e4, "source_to_detector": 1e4},
     "tiny": {"size": (1, 3), "detectors": 5, "source_to_axis": 10, "source_to_detector": 20},
+    "strips": {"size": (41, 23), "detectors": 15, "source_to_axis": 60, "source_to_detector": 90, "pitch": 3.0,
+               "pixel": 1.0, "centre": 0.7, "rays": 3},
+    "strips on an arc": {"size": 30, "detectors": 20, "source_to_axis": 60, "source_to_detector": 90, "pitch": 3.0,
+                         "pixel": 1.0, "curved": True, "rays": 2},
 }  # fmt: skip
 LANES = [count for count in (16, 8, 1) if count <= len(kernels.LANES)]
 
@@ -62,17 +66,20 @@ def dot_residual(A, x, y):
 
 
 def joseph(A, image):
-    """Joseph's sum from the definition: from the source through each detector, row by row or column by column."""
-    out = np.zeros((A.views, A.detectors))
+    """Joseph's sum from the definition: from the source through each detector, row by row or column by column.
+
+    Several rays of a detector go through the middles of as many equal parts of it.
+    """
+    out, offsets = np.zeros((A.views, A.detectors)), (np.arange(A.rays) + 0.5) / A.rays - 0.5
     for v, theta in enumerate(A.angles):
         across, ahead = np.array([np.cos(theta), np.sin(theta)]), np.array([-np.sin(theta), np.cos(theta)])
         source = -A.source_to_axis * ahead
-        for j in range(A.detectors):
-            s = (j - (A.detectors - 1) / 2 - A.centre) * A.pitch
+        for j, offset in np.ndindex(A.detectors, A.rays):
+            s = (j + offsets[offset] - (A.detectors - 1) / 2 - A.centre) * A.pitch
             turn = s / A.source_to_detector
             on_arc = math.sin(turn) * across + math.cos(turn) * ahead
             way = on_arc if A.curved else A.source_to_detector * ahead + s * across
-            out[v, j] = line_integral(image, source / A.pixel, way) * A.pixel
+            out[v, j] += line_integral(image, source / A.pixel, way) * A.pixel / A.rays
     return out
 
 
@@ -117,6 +124,31 @@ def test_lanes_agree_to_rounding(monkeypatch):
         found.append((A(random(A.in_shape, 0)), A.T(random(A.out_shape, 1))))
     for image, back in found[1:]:
         assert difference(image, found[0][0]) < 3e-7 and difference(back, found[0][1]) < 3e-7
+
+
+@pytest.mark.parametrize("beams", ["fan", "parallel"])
+def test_rays_of_a_detector_are_those_of_a_finer_one(beams):
+    """Gradients of batches, compiled and fused, too."""
+
+    def projector(detectors, width, rays=1, **options):
+        if beams == "fan":
+            return FanBeam(24, ANGLES, detectors, 60, 90, pitch=width, pixel=1.0, rays=rays, **options)
+        return Radon(24, ANGLES, detectors, width, rays=rays, **options)
+
+    wide, fine = projector(14, 3.0, rays=3), projector(42, 1.0)
+    x, b, views = random((24, 24), 0), random(wide.out_shape, 1), np.array([7, 2, 5])
+    means = fine(x).unflatten(-1, (14, 3)).mean(-1)
+    assert difference(wide(x), means) < 1e-6
+    assert difference(wide.T(b), fine.T((b / 3).repeat_interleave(3, -1))) < 1e-6
+    assert torch.equal(wide.subset(views)(x), wide.forward_views(x, views))
+    assert torch.equal(wide(torch.stack([x, -x])), torch.stack([wide(x), -wide(x)]))
+    losses = Tomography(wide, b), Tomography(projector(14, 3.0, rays=3, compiled=False), b)
+    assert wide.fuses(x, 3)
+    assert difference(*(f.gradient((x,), (1.0,), torch.from_numpy(views)) for f in losses)) < 1e-5
+    disc = (torch.hypot(*torch.meshgrid(*[torch.arange(24) - 11.5] * 2, indexing="ij")) < 8).float()
+    assert 0.9 < float(wide.fbp(wide(disc))[10:14, 10:14].mean()) < 1.1
+    with pytest.raises(ValueError, match=r"rays, per detector, must be a whole number from 1 on, got 0"):
+        projector(14, 3.0, rays=0)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)

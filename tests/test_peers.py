@@ -6,9 +6,9 @@ Without a library its tests are skipped by name. torch's opcheck has nothing to 
 import numpy as np
 import pytest
 import torch
-from test_interop import deepinv  # noqa: F401, a fixture
+from test_interop import astra, deepinv  # noqa: F401, fixtures
 
-from smadmm import ADMM, Problem, Spider, Stop, interop, run
+from smadmm import ADMM, Problem, Spider, Stop, fan, interop, reconstruct, run
 from smadmm.denoisers import load, shipped
 from smadmm.io.phantoms import abdomen_image
 from smadmm.losses import OperatorLeastSquares
@@ -228,3 +228,25 @@ def test_the_same_image_by_our_operator_and_by_its_physics(deepinv, scan):  # no
                       x_step=Newton(f, inner=5))  # fmt: skip
         images.append(run(solver, torch.zeros(32, 32), Stop(iterations=20), objective=False, progress=False).x)
     assert error(images[1], images[0]) < 1e-4 and error(images[0], truth) < 0.1
+
+
+# --- ASTRA ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_data_of_astras_strip_model_by_its_projector_and_by_ours(astra, width):  # noqa: F811
+    """At 256 x 256: benchmarks/fan.py. Detectors that are wider than pixels want several rays."""
+    truth, axis, detector, degrees = abdomen_image(64), 700.0, 950.0, np.arange(60) * 6.0
+    turned, volume = truth.flip(0).numpy(), astra.create_vol_geom(64, 64)  # y points upwards in ASTRA
+    pitch, detectors = width * detector / axis, 100 // width
+    rays = astra.create_proj_geom("fanflat", pitch, detectors, np.deg2rad(degrees), axis, detector - axis)
+    data = astra.OpTomo(astra.create_projector("strip_fanflat", rays, volume)).FP(turned)
+    scanners = [fan(axis, detector, pitch, rays=count) for count in (1, 2)]
+    one, two = (error(scanner.projector(64, np.deg2rad(degrees), detectors, width)(truth), torch.from_numpy(data))
+                for scanner in scanners)  # fmt: skip
+    assert one < 0.003 if width == 1 else two < 0.3 * one
+    if width == 1:
+        ours = reconstruct(data, degrees, geometry=scanners[0], size=64, truth=truth.numpy(), raw=True)
+        theirs = reconstruct(data, operator=interop.from_astra(rays, volume, "line_fanflat"), truth=turned)
+        assert ours.mean("snr") > 27 and theirs.mean("snr") > 22
+        assert max(ours.mean("iterations"), theirs.mean("iterations")) <= 30

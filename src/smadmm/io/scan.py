@@ -97,7 +97,7 @@ class Fan:
             if not value:
                 raise ArgumentError("{0} is a fan beam without a known {" + name + "}; give it, in mm", path)
         sizes = {name: abs(value) for name, value in lengths.items() if value}
-        return FanGeometry(**sizes, curved=curved, unit=self.unit or "mm")
+        return FanGeometry(**sizes, curved=curved, unit=self.unit or "mm", rays=1)
 
     def __str__(self) -> str:
         told = {"source to axis": self.source_to_axis, "source to detector": self.source_to_detector}

@@ -70,6 +70,7 @@ class FanGeometry:
     pitch: float = 1.0  # distance between detectors
     curved: bool = False
     unit: str = "mm"
+    rays: int = 1  # averaged for each detector
 
     def projector(
         self,
@@ -83,7 +84,7 @@ class FanGeometry:
         """As Radon is made: `spacing` is that of the detectors at the axis, in pixels."""
         pixel = self.pitch * self.source_to_axis / self.source_to_detector / spacing
         return FanBeam(size, angles, detectors, self.source_to_axis, self.source_to_detector, pitch=self.pitch,
-                       pixel=pixel, centre=centre, curved=self.curved, threads=threads)  # fmt: skip
+                       pixel=pixel, centre=centre, curved=self.curved, rays=self.rays, threads=threads)  # fmt: skip
 
 
 class FanBeam(Projector):
@@ -93,8 +94,8 @@ class FanBeam(Projector):
 
     size: H = W or (H, W); angles in radians, clockwise as images are shown; detectors: how many; pitch: their distance
     from each other, and pixel: the width of pixels (None: what a detector sees at the axis), in the unit of the
-    distances; centre: offset of the central ray in detectors; curved: detectors on an arc around the source; batch,
-    threads, compiled: as for Radon.
+    distances; centre: offset of the central ray in detectors; curved: detectors on an arc around the source; rays,
+    batch, threads, compiled: as for Radon.
 
     >>> A = operators.FanBeam(32, np.arange(8) * np.pi / 4, 48, source_to_axis=100, source_to_detector=150)
     >>> x, y = torch.ones(32, 32), torch.ones(8, 48)
@@ -116,6 +117,7 @@ class FanBeam(Projector):
         pixel: float | None = None,
         centre: float = 0.0,
         curved: bool = False,
+        rays: int = 1,
         batch: Shape = (),
         threads: int = 1,
         compiled: bool | None = None,
@@ -124,7 +126,7 @@ class FanBeam(Projector):
                             ("pitch", pitch), ("pixel", 1.0 if pixel is None else pixel)):  # fmt: skip
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} must be positive and finite, got {value}")
-        super().__init__(size, angles, detectors, centre, batch=batch, threads=threads, compiled=compiled)
+        super().__init__(size, angles, detectors, centre, rays=rays, batch=batch, threads=threads, compiled=compiled)
         self.source_to_axis, self.source_to_detector = float(source_to_axis), float(source_to_detector)
         self.pitch, self.curved = float(pitch), bool(curved)
         self.pixel = self.pitch * self.source_to_axis / self.source_to_detector if pixel is None else float(pixel)
@@ -138,12 +140,14 @@ class FanBeam(Projector):
                 f"source_to_detector and their unit"
             )
         self._tangents = np.tan(self.gammas)
+        numbers = np.arange(self.detectors * self.rays) + self._first_ray
+        self._slopes = self._tangents if self.rays == 1 else np.tan(self.gamma_of(numbers / self.rays))
 
     def subset(self, views: ArrayLike | Tensor) -> FanBeam:
         return FanBeam(
             (self.height, self.width), self.angles[self._numbers(views)], self.detectors, self.source_to_axis,
             self.source_to_detector, pitch=self.pitch, pixel=self.pixel, centre=self.centre, curved=self.curved,
-            batch=self.batch, threads=self.threads, compiled=self.compiled,
+            rays=self.rays, batch=self.batch, threads=self.threads, compiled=self.compiled,
         )  # fmt: skip
 
     def gamma_of(self, detectors: NDArray[Any]) -> NDArray[Any]:
@@ -156,12 +160,12 @@ class FanBeam(Projector):
 
     def _new_scratch(self) -> Any:
         kernels = _kernels()
-        return kernels.scratch(self.height, self.width, self._tangents, self._distance, kernels.LANES)
+        return kernels.scratch(self.height, self.width, self._slopes, self._distance, kernels.LANES)
 
     def _beam(self, numbers: NDArray[np.int64]) -> Any:
         kernels = _kernels()
-        return kernels.Beam(self._cosines[numbers], self._sines[numbers], self._tangents, distance=self._distance,
-                            rate=1 / self._step, origin=self._origin, curved=self.curved, length=self.pixel,
+        return kernels.Beam(self._cosines[numbers], self._sines[numbers], self._slopes, distance=self._distance,
+                            rate=self.rays / self._step, origin=self._first_ray, curved=self.curved, length=self.pixel,
                             lanes=kernels.LANES)  # fmt: skip
 
     def _project(self, image: Any, other: Any, share: float, numbers: Any, memory: Any, out: Any) -> None:
@@ -172,7 +176,7 @@ class FanBeam(Projector):
 
     def _torch_view(self, v: int, like: Tensor) -> generic.View:
         size, angle = (self.height, self.width), float(self.angles[v])
-        return generic.view_of(size, angle, self._tangents, self._distance, self.pixel, like)
+        return generic.view_of(size, angle, self._slopes, self._distance, self.pixel, like)
 
     # --- filtered back-projection -------------------------------------------------------------------------------------
 

@@ -53,7 +53,8 @@ class Radon(Projector):
 
     size: H = W or (H, W); detectors: by default as many as span the diagonal; spacing: of the detectors, in pixels;
     centre: offset of the axis of rotation in detectors; batch: the leading axes of in_shape, for a stack of slices;
-    threads: for many views or slices; compiled: None uses numba where it can, False never.
+    rays: averaged for each detector, 2 where `spacing` is 2; threads: for many views or slices; compiled: None uses
+    numba where it can, False never.
 
     >>> radon = operators.Radon(16, np.arange(8) * np.pi / 8)
     >>> radon(torch.ones(16, 16)).shape
@@ -72,6 +73,7 @@ class Radon(Projector):
         batch: Shape = (),
         threads: int = 1,
         compiled: bool | None = None,
+        rays: int = 1,
     ):
         self.spacing = float(spacing)
         if not (math.isfinite(self.spacing) and self.spacing > 0):
@@ -79,22 +81,22 @@ class Radon(Projector):
         if detectors is None:
             sides = np.atleast_1d(size)
             detectors = int(math.hypot(sides[0], sides[-1]) / spacing)
-        super().__init__(size, angles, detectors, centre, batch=batch, threads=threads, compiled=compiled)
+        super().__init__(size, angles, detectors, centre, rays=rays, batch=batch, threads=threads, compiled=compiled)
         pair = np.stack([self._cosines, self._sines])
         steep = np.abs(pair[0]) < np.abs(pair[1])
-        self._rays = np.stack([steep, *np.where(steep, pair[::-1], pair)], axis=1)  # as the kernels read it
+        self._directions = np.stack([steep, *np.where(steep, pair[::-1], pair)], axis=1)  # as the kernels read it
 
     def subset(self, views: ArrayLike | Tensor) -> Radon:
         numbers = self._numbers(views)
         size = (self.height, self.width)
         angles, where = self.angles[numbers], (self.detectors, self.spacing, self.centre)
-        return Radon(size, angles, *where, batch=self.batch, threads=self.threads, compiled=self.compiled)
+        return Radon(size, angles, *where, self.batch, self.threads, self.compiled, self.rays)
 
     def has_kernels(self) -> bool:
         return _kernels() is not None
 
     def _new_scratch(self) -> Any:
-        return _kernels().scratch(self.height, self.width, self.detectors)
+        return _kernels().scratch(self.height, self.width, self.detectors * self.rays)
 
     def _project(self, image: Any, other: Any, share: float, numbers: Any, memory: Any, out: Any) -> None:
         _kernels().project(image, other, float32(share), *self._geometry(numbers), memory, out)
@@ -103,10 +105,11 @@ class Radon(Projector):
         _kernels().back_project(y, *self._geometry(numbers), memory, out)
 
     def _geometry(self, numbers: NDArray[np.int64]) -> tuple[Any, ...]:
-        return self._rays[numbers], np.empty(len(numbers), np.int64), self._origin, self.spacing
+        return self._directions[numbers], np.empty(len(numbers), np.int64), self._first_ray, self.spacing / self.rays
 
     def _torch_view(self, v: int, like: Tensor) -> generic.View:
-        geometry = generic.Geometry(self.height, self.width, self.detectors, self._origin, self.spacing)
+        count, spacing = self.detectors * self.rays, self.spacing / self.rays
+        geometry = generic.Geometry(self.height, self.width, count, self._first_ray, spacing)
         return generic.view_of(geometry, float(self._cosines[v]), float(self._sines[v]), like)
 
     def fbp_weights(self) -> Tensor:

@@ -1,6 +1,7 @@
 """What projectors of all geometries share: views and minibatches of them, threads, fused gradients, norms, derivatives.
 
-A projector maps an image to the line integrals of each view and detector. In float32 on a CPU with numba its kernels
+A projector maps an image to the line integrals of each view and detector, or, for detectors that are wider than pixels,
+to the means of several `rays` across each of them: strips instead of lines. In float32 on a CPU with numba its kernels
 are compiled; elsewhere the same sums are done by torch, view by view. Nothing is stored for a view, so a subset of
 views costs its own work alone.
 """
@@ -45,6 +46,7 @@ class Projector(Operator):
         detectors: int,
         centre: float,
         *,
+        rays: int,
         batch: Shape,
         threads: int,
         compiled: bool | None,
@@ -57,12 +59,13 @@ class Projector(Operator):
         self.height, self.width = int(sides[0]), int(sides[-1])
         self.angles: NDArray[np.float64] = np.asarray(angles, dtype=np.float64).copy()  # np.array warns of tensors
         self.detectors, self.centre, self.batch = int(detectors), float(centre), batch
-        self.threads, self.compiled = threads, compiled
+        self.rays, self.threads, self.compiled = rays, threads, compiled
         self._check()
         self.in_shape = (*batch, self.height, self.width)
         self.out_shape = (*batch, len(self.angles), self.detectors)
         self._cosines, self._sines = np.cos(self.angles), np.sin(self.angles)
         self._origin = -0.5 * (self.detectors - 1) - self.centre
+        self._first_ray = self.rays * self._origin - 0.5 * (self.rays - 1)  # in rays, as _origin in detectors
         self._memory: list[Any] = []  # scratch memory of the kernels, one for each thread that has run
         self._known: dict[str, Any] = {}
 
@@ -85,6 +88,8 @@ class Projector(Operator):
             raise ValueError(f"a detector has at least one element, got {self.detectors}")
         if not math.isfinite(self.centre):
             raise ValueError(f"centre must be finite, got {self.centre}")
+        if self.rays < 1 or int(self.rays) != self.rays:
+            raise ValueError(f"rays, per detector, must be a whole number from 1 on, got {self.rays}")
         if self.threads < 1:
             raise ValueError(f"threads must be at least 1, got {self.threads}")
 
@@ -104,11 +109,11 @@ class Projector(Operator):
 
     @abstractmethod
     def _project(self, image: Any, other: Any, share: float, numbers: Any, memory: Any, out: Any) -> None:
-        """out = A_S (image + share other), compiled."""
+        """out = (A_S (image + share other), ray by ray), compiled."""
 
     @abstractmethod
     def _back_project(self, y: Any, numbers: Any, memory: Any, out: Any) -> None:
-        """out = A_S' y, compiled."""
+        """out = A_S' y, y ray by ray, compiled."""
 
     @abstractmethod
     def _torch_view(self, v: int, like: Tensor) -> Any:
@@ -165,7 +170,7 @@ class Projector(Operator):
 
     def _forward(self, x: Tensor, numbers: NDArray[np.int64]) -> Tensor:
         images = x.detach().reshape(math.prod(x.shape[:-2]), self.height, self.width)
-        out = x.new_empty((len(images), len(numbers), self.detectors))
+        out = x.new_empty((len(images), len(numbers), self.detectors * self.rays))
         if not self.runs_compiled(x.dtype, x.device):
             for k, v in enumerate(numbers):
                 out[:, k] = self._torch_view(v, x).project(images)
@@ -177,10 +182,10 @@ class Projector(Operator):
                     self._project(source[s], source[s], 0.0, numbers[part], memory, target[s, part])
 
             self._each(task, len(images), len(numbers))
-        return out.reshape(*x.shape[:-2], len(numbers), self.detectors)
+        return self._averaged(out).reshape(*x.shape[:-2], len(numbers), self.detectors)
 
     def _adjoint(self, y: Tensor, numbers: NDArray[np.int64]) -> Tensor:
-        data = y.detach().reshape(math.prod(y.shape[:-2]), len(numbers), self.detectors)
+        data = self._shared(y.detach().reshape(math.prod(y.shape[:-2]), len(numbers), self.detectors))
         if not self.runs_compiled(y.dtype, y.device):
             out = y.new_zeros((len(data), self.height, self.width))
             for k, v in enumerate(numbers):
@@ -198,6 +203,14 @@ class Projector(Operator):
             self._each(task, len(data), len(numbers))
             out = partial[0] if len(parts) == 1 else partial.sum(0)
         return out.reshape(*y.shape[:-2], self.height, self.width)
+
+    def _averaged(self, rays: Tensor) -> Tensor:
+        """Detectors from their rays."""
+        return rays if self.rays == 1 else rays.unflatten(-1, (self.detectors, self.rays)).mean(-1)
+
+    def _shared(self, y: Tensor) -> Tensor:
+        """The transpose of `_averaged`."""
+        return y if self.rays == 1 else (y / self.rays).repeat_interleave(self.rays, -1)
 
     def fuses(self, x: Tensor, views: int) -> bool:
         """Whether `fused_gradient` serves this x, and no threads would do better."""
@@ -221,13 +234,14 @@ class Projector(Operator):
         slices, numbers = math.prod(x.shape[:-2]), np.asarray(views)
         one, two, b = (self._slices(values, slices) for values in (x, other, data))
         w = NO_WEIGHTS.repeat(slices, 0) if weights is None else self._slices(weights, slices)
-        out, residual = torch.empty(x.shape, dtype=x.dtype), np.empty(b.shape[1:], float32)
+        out, lines = torch.empty(x.shape, dtype=x.dtype), torch.empty(len(numbers), self.detectors * self.rays)
         target = self._slices(out, slices)
         with self._scratch() as memory:
             for s in range(slices):
-                self._project(one[s], two[s], share, numbers, memory, residual)
-                weigh(residual, b[s], float32(data_share), w[s], float32(scale))
-                self._back_project(residual, numbers, memory, target[s])
+                self._project(one[s], two[s], share, numbers, memory, lines.numpy())
+                residual = self._averaged(lines)
+                weigh(residual.numpy(), b[s], float32(data_share), w[s], float32(scale))
+                self._back_project(self._shared(residual).numpy(), numbers, memory, target[s])
         return out
 
     @staticmethod
