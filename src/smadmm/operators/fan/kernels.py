@@ -40,7 +40,7 @@ from smadmm.operators.fan.lanes import PAD, add_rows, host_lanes, place_rays, sp
 from smadmm.operators.radon.transpose import transpose
 
 LANES = host_lanes()
-EDGE = 40  # empty rays beside those of a view: more than two windows
+EDGE = 40  # empty rays beside those of a view: more than two windows and five rays
 BAND = 128  # rows worked on together
 GROUP = 32  # views worked on together
 SPAN = 1.01  # pixels by which a block of rays is narrower than its window; the .01 for rounding
@@ -302,10 +302,9 @@ def spread_row(beam, v, steep, y, k, width, row, memory):
     k_low, k_high = np.float64(memory.m[k, EDGE]), np.float64(memory.m[k, last])
     density, slack = rays_of_a_pixel(p, q, min(k_low, k_high), max(k_low, k_high), abs(above), beam)
     rays = 2.0 * (density + slack) + 1.0  # K is the integer below
-    if lanes == 1 or rays >= 6.0 or (lanes - 1) * density + rays > 2 * lanes - 1:
+    if lanes == 1 or rays >= 6.0 or (lanes - 1) * density + 1.0 > 2 * lanes - 1:
         add_one_by_one(x, memory.y[k], count, width, row)
         return
-    narrow = rays < 3.0 and (lanes - 1) * density + 2.0 <= lanes - 1
     begin, end, left = run[BEGIN], run[BEGIN] + count - 1, 0.5 * (width - 1) + beam.distance * q + 1.0
     there = place_of(lo - left, p, q, above, beam, origin, begin, end, side) - slack
     for c in range(lo, hi + 1, lanes):
@@ -313,7 +312,7 @@ def spread_row(beam, v, steep, y, k, width, row, memory):
         there = place_of(c + lanes - left, p, q, above, beam, origin, begin, end, side) - slack
         whole = int(np.floor(here))
         into, rise = float32(here - whole), float32((there - here) / lanes)
-        if narrow:
+        if rays < 3.0:  # then d + e < 1, and L pixels begin at less than L rays: one window
             spread_two(x, memory.y[k], whole + 1, into, rise, c, row, beam.lanes)
         elif rays < 4.0:
             spread_three(x, memory.y[k], whole + 1, into, rise, c, row, beam.lanes)

@@ -137,7 +137,11 @@ def place_rays(typing_context, X, m, y, begin, end, x, lanes):
 def _spreader(rays: int, windows: int) -> Any:
     @intrinsic
     def spread(typing_context, x, y, first, into, rise, c, row, lanes):
-        """row[c + l] += sum_k hat(x_k - c - l) y_k over `rays` rays k from first + floor(into + l rise) on, l < L."""
+        """row[c + l] += sum_k hat(x_k - c - l) y_k over `rays` rays k from first + floor(into + l rise) on, l < L.
+
+        floor(into + l rise) is below `windows` L. Each k has windows of its own, read from first + k on: loads cost
+        less than indices for each k.
+        """
 
         def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
             v = Lanes(b, lanes.count)
@@ -145,12 +149,13 @@ def _spreader(rays: int, windows: int) -> Any:
             first_, into_, rise_, c_ = arguments[2:6]
             rel = b.fptosi(v.plain("fmuladd", v.numbers, v.splat(rise_), v.splat(into_)), v.ints)
             pixels = b.fadd(v.splat(b.sitofp(c_, F32)), v.numbers)
-            both = [[v.load(p, b.add(first_, I64(w * v.count))) for w in range(windows)] for p in (x_, y_)]
             zero, one = v.constant(0.0), v.constant(1.0)
             total = zero
             for k in range(rays):
-                index = rel if k == 0 else b.add(rel, ir.Constant(v.ints, [k] * v.count))
-                xs, ys = (v.choose(window, index) for window in both)
+                xs, ys = (
+                    v.choose([v.load(p, b.add(first_, I64(k + w * v.count))) for w in range(windows)], rel)
+                    for p in (x_, y_)
+                )
                 hat = b.fsub(one, v.plain("fabs", b.fsub(xs, pixels)))
                 hat = b.select(b.fcmp_ordered(">", hat, zero), hat, zero)
                 total = v.plain("fmuladd", hat, ys, total)
