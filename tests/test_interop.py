@@ -1,7 +1,9 @@
 """What users bring: each adapter is one line, and gives what its own library gives."""
 
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -265,6 +267,15 @@ def test_physics_of_deepinv_are_operators(deepinv):
     members = interop.from_deepinv(stacked, (16, 16))
     assert len(members) == 2
     torch.testing.assert_close(members[1](x), stacked.A(x[None, None])[1][0])
+
+
+def test_physics_in_single_precision_have_a_norm():
+    """Power iteration is done in double precision, which most physics do not take."""
+
+    kernel = torch.full((1, 1, 1, 3), 1 / 3)
+    blur = partial(torch.nn.functional.conv2d, weight=kernel, padding=(0, 1))
+    A = interop.from_deepinv(SimpleNamespace(A=blur, A_adjoint=blur), (6, 6))
+    assert 0.9 < float(A.norm()) < 1 and A(torch.ones(6, 6).double()).dtype == torch.float64
 
 
 def test_operators_are_physics_of_deepinv(deepinv):

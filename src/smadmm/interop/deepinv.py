@@ -39,15 +39,20 @@ def from_deepinv(physics: Any, shape: Shape) -> Operator | list[Operator]:
 def _one(physics: Any, shape: Shape) -> Operator:
     def forward(x: Tensor) -> Tensor:
         with torch.no_grad():
-            y: Tensor = physics.A(x.reshape(1, -1, *x.shape[-2:]))
+            y: Tensor = physics.A(_single(x).reshape(1, -1, *x.shape[-2:]))
         return y[0]
 
     def adjoint(y: Tensor) -> Tensor:
         with torch.no_grad():
-            x: Tensor = physics.A_adjoint(y[None])
+            x: Tensor = physics.A_adjoint(_single(y)[None])
         return x.reshape(shape)
 
     return Functions(forward, adjoint, shape, torch.float32)
+
+
+def _single(values: Tensor) -> Tensor:
+    """Most physics of deepinv take nothing but single precision."""
+    return values.to(torch.complex64) if values.is_complex() else values.float()
 
 
 def as_physics(operator: Operator) -> Any:
