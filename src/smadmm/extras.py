@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -17,3 +18,12 @@ def needs(module: str, extra: str | None, what: str) -> Any:
         package = PACKAGES.get(library, library)
         install = package if extra is None else f"'smadmm[{extra}]'"
         raise ImportError(f"{what} need {package}; install it with: pip install {install}") from error
+
+
+@lru_cache
+def kernels(module: str) -> Any:
+    """A module of compiled kernels, or None without numba."""
+    try:
+        return import_module(module)
+    except ImportError:
+        return None

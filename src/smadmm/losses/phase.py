@@ -20,13 +20,14 @@ import hashlib
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from smadmm.extras import kernels
 from smadmm.operators.diffraction import PIECE, CodedDiffraction, Entries, read_entries
 from smadmm.problem import Batch, FiniteSum
 from smadmm.sampling import Sampling, iid
@@ -34,15 +35,7 @@ from smadmm.sampling import Sampling, iid
 SMALLEST = 1e-30  # of a power that is divided by
 NO_DATA = -1.0  # in the place of an amplitude
 
-
-@lru_cache(maxsize=1)
-def _kernels() -> Any:
-    """The compiled kernels, or None without numba."""
-    try:
-        from smadmm.losses import phase_kernels
-    except ImportError:
-        return None
-    return phase_kernels
+_kernels = partial(kernels, "smadmm.losses.phase_kernels")
 
 
 class PhaseLoss(FiniteSum):

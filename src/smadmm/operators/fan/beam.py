@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from numpy import float32
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from smadmm.extras import kernels
 from smadmm.operators.fan import generic
 from smadmm.operators.linear import Shape
 from smadmm.operators.radon.filters import Window, angular_weights, filtered
@@ -45,15 +46,7 @@ WHOLE = 1.5  # times the gap of a usual view, and more: a gap in a turn that is 
 RISE = math.radians(10)  # of S at the ends of a range, at least
 FINER = 2  # samples per detector of filtered rows that are carried from an arc to a line
 
-
-@lru_cache(maxsize=1)
-def _kernels() -> Any:
-    """The compiled kernels, or None without numba."""
-    try:
-        from smadmm.operators.fan import kernels
-    except ImportError:
-        return None
-    return kernels
+_kernels = partial(kernels, "smadmm.operators.fan.kernels")
 
 
 @dataclass(frozen=True)

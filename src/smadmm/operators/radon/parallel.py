@@ -20,7 +20,7 @@ In float32 on a CPU with numba the kernels are compiled (kernels.py); elsewhere 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,20 +29,13 @@ from numpy import float32
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from smadmm.extras import kernels
 from smadmm.operators.linear import Shape
 from smadmm.operators.radon import generic
 from smadmm.operators.radon.filters import Window, angular_weights, filtered
 from smadmm.operators.radon.projector import Projector
 
-
-@lru_cache(maxsize=1)
-def _kernels() -> Any:
-    """The compiled kernels, or None without numba."""
-    try:
-        from smadmm.operators.radon import kernels
-    except ImportError:
-        return None
-    return kernels
+_kernels = partial(kernels, "smadmm.operators.radon.kernels")
 
 
 class Radon(Projector):
