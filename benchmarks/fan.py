@@ -98,11 +98,11 @@ def gaussian_error(forward):
     return float(np.linalg.norm(forward(image.astype(np.float32)) - exact) / np.linalg.norm(exact))
 
 
-def strip_data(library, size, detectors, width, views=VIEWS):
+def strip_data(library, detectors, width, size=256):
     """The truth and its data by ASTRA's strip model, in mm, with ASTRA's geometries; width: of detectors, in pixels."""
     truth = abdomen_image(size).numpy()
     volume = library.create_vol_geom(size, size)
-    lengths = (width * PITCH / PIXEL, detectors, turn(views), AXIS / PIXEL, (DETECTOR - AXIS) / PIXEL)
+    lengths = (width * PITCH / PIXEL, detectors, turn(VIEWS), AXIS / PIXEL, (DETECTOR - AXIS) / PIXEL)
     projections = library.create_proj_geom("fanflat", *lengths)
     strips = library.OpTomo(library.create_projector("strip_fanflat", projections, volume))
     return truth, PIXEL * strips.FP(np.ascontiguousarray(truth[::-1])), projections, volume
@@ -116,7 +116,7 @@ def noisy(clean, level):
 def quality(library):
     """The defaults, 30 iterations at most, on data of the strip model, without noise and with noise of 50 dB."""
     for width, detectors in ((1.0, 400), (1.5, 266), (2.0, 200)):
-        truth, clean, projections, volume = strip_data(library, 256, detectors, width)
+        truth, clean, projections, volume = strip_data(library, detectors, width)
         for noise, level in (("no", 0.0), ("50 dB of", 10**-2.5)):
             data = noisy(clean, level)
             for rays in (1, 2):
@@ -141,9 +141,13 @@ def main():
     except ImportError as error:
         library = None
         print(f"ASTRA is left out: {error}")
-    if sys.argv[1:] == ["quality"]:
+    if sys.argv[1:] != ["quality"]:
+        compare(library)
+    if library is not None:
         quality(library)
-        return
+
+
+def compare(library):
     print(f"{SIZE} x {SIZE}, {DETECTORS} detectors, one thread, CPU time")
     speed(library)
     ours = fan(SIZE, turn(VIEWS), DETECTORS)
@@ -152,7 +156,6 @@ def main():
     if library is not None:
         peer = Astra(library, SIZE, turn(VIEWS), DETECTORS)
         print(f"that of ASTRA {gaussian_error(lambda image: peer.forward(np.ascontiguousarray(image[::-1]))):.1e}")
-        quality(library)
 
 
 if __name__ == "__main__":

@@ -133,8 +133,8 @@ class FanBeam(Projector):
                 f"source_to_detector and their unit"
             )
         self._tangents = np.tan(self.gammas)
-        numbers = np.arange(self.detectors * self.rays) + self._first_ray
-        self._slopes = self._tangents if self.rays == 1 else np.tan(self.gamma_of(numbers / self.rays))
+        rays_at = (np.arange(self.detectors * self.rays) + self._first_ray) / self.rays
+        self._slopes = np.tan(self.gamma_of(rays_at))
 
     def subset(self, views: ArrayLike | Tensor) -> FanBeam:
         return FanBeam(
