@@ -70,6 +70,7 @@ FILES = {  # below src/smadmm; where files move, this is all there is to change
     "protocol": "protocol.py",
     "proxes": "proxes/penalties.py",
     "published kernel": "learn/_kernels/published.py",
+    "rtk": "interop/rtk.py",
     "radon bins": "operators/radon/bins.py",
     "radon kernels": "operators/radon/kernels.py",
     "radon torch": "operators/radon/generic.py",

@@ -277,6 +277,18 @@ def test_filtered_back_projection_of_a_disc(scan, curved, compiled):
     assert float((image - 0.3 * moved).norm() / (0.3 * moved).norm()) < 0.13
 
 
+@pytest.mark.parametrize("curved", [False, True])
+def test_a_wide_fan_weighs_its_outer_rays(curved):
+    """A disc that fills a fan of 70 degrees has one value from the middle to the rim."""
+    angles = np.deg2rad(np.arange(0, 360, 1.0))
+    A = FanBeam(96, angles, 150, 60, 90, pitch=0.8, pixel=0.7, curved=curved)
+    off = np.broadcast_to(A.source_to_axis * np.sin(A.gammas), A.out_shape)
+    image = A.fbp(torch.from_numpy(0.6 * np.sqrt(np.maximum(30.0**2 - off**2, 0))).float(), ramp)
+    middle, rim = disc(96, 12) == 1, (disc(96, 38) == 1) & (disc(96, 30) == 0)
+    found = [float(image[part].mean()) for part in (middle, rim)]
+    assert found == pytest.approx([0.3, 0.3], rel=0.01)
+
+
 def test_weights_of_opposite_rays_add_up_to_one():
     A = FanBeam(32, np.deg2rad(np.arange(10, 230, 0.5)), 60, 60, 90, pitch=0.7)
     weights = A._seen_once()
