@@ -184,6 +184,8 @@ KEYS = {
         for name, column in (("preview", "snr"), ("fbp", "fbp"))
         for percent in (25, 50, 75, 100)
     },
+    "helped.cells": lambda: quoted("classification-helped", r"\nauto: [^;]*lower than both in (\d+ of \d+) cells"),
+    "helped.worst": lambda: quoted("classification-helped", r"\nauto: [^;]*worst \+([\d.]+) %; after"),
     "defects.slices": lambda: quoted("robustness", r"Slices: (\d+), of 256 x 256"),
     "defects.times": lambda: quoted("robustness", r"with clean data (\S+) at 256"),
     "defects.repairs": lambda: quoted("robustness", r"repairs: (\d+), in \d+ of \d+ sinograms"),

@@ -130,20 +130,45 @@ def test_the_answer_is_that_of_a_convex_solver(graph, alpha):
 
 
 def test_many_features_have_the_same_exact_answer(monkeypatch):
-    """By a working set, and on the face that the stochastic fit found: as by Newton on all of them."""
+    """By a working set, and by steps from face to face: as by Newton on all of them."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((300, 40))
     y = X[:, :6].sum(1) + rng.standard_normal(300) > 0
     whole = quick(alpha=0.03).fit(X, y)
-    monkeypatch.setattr(exact, "LARGEST", 30)
-    monkeypatch.setattr(answers, "LARGEST", 30)
+    for limit in ("AT_ONCE", "LARGEST"):
+        monkeypatch.setattr(exact, limit, 30)
     part = quick(alpha=0.03).fit(X, y)
     assert np.array_equal(part.groups_, whole.groups_) and 0 < whole.n_nonzero_ < 30
     np.testing.assert_allclose(part.coef_, whole.coef_, atol=1e-6)
-    monkeypatch.setattr(answers, "QUICK", 0)
-    found = quick(alpha=0.03).fit(X, y)
-    np.testing.assert_allclose(found.coef_, whole.coef_, atol=1e-6)
-    assert np.array_equal(found.groups_, whole.groups_)
+    monkeypatch.setattr(exact, "FEW_ROWS", 0)
+    for start in (exact.LARGEST, 0):  # from zero, and from a stochastic fit
+        monkeypatch.setattr(answers, "LARGEST", start)
+        found = quick(alpha=0.03, tol=1e-14).fit(X, y)
+        np.testing.assert_allclose(found.coef_, whole.coef_, atol=1e-6)
+        assert np.array_equal(found.groups_, whole.groups_) and found.certificate_.total <= 1e-14
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "squared_hinge"])
+def test_wide_sparse_data_are_fitted_to_the_end(loss):
+    """More features than Newton's systems take, more rows than a working set is tried with."""
+    rng = np.random.default_rng(0)
+    X = sp.random_array((6000, 2000), density=0.005, format="csr", rng=rng)
+    y = X @ np.where(np.arange(2000) < 60, 9.0, 0.0) > rng.standard_normal(6000) + 1
+    model = quick(alpha=1e-3, loss=loss, calibrate=False).fit(X, y)
+    assert model.certificate_.total <= 1e-10 and 0 < model.n_nonzero_ < 2000
+
+
+def test_an_answer_with_more_nonzeros_than_newton_takes(monkeypatch):
+    """Of the regression, too; the gradient of the smooth part is alpha at each of them."""
+    for limit in ("AT_ONCE", "LARGEST"):
+        monkeypatch.setattr(exact, limit, 100)
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((500, 200))
+    y = X @ np.ones(200) + rng.standard_normal(500)
+    model = GraphGuidedRegressor(1e-4, graph=None, standardize=False, fit_intercept=False).fit(X, y)
+    assert model.n_nonzero_ > exact.LARGEST and model.certificate_.total <= 1e-10
+    gradient = X.T @ (X @ model.coef_ - y) / len(y)
+    np.testing.assert_allclose(gradient, -1e-4 * np.sign(model.coef_), atol=1e-5)
 
 
 def test_units_do_not_matter(data):

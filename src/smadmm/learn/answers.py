@@ -1,8 +1,7 @@
 """Fits that answer with the minimiser itself: exact zeros and ties, and a certificate of that very point.
 
-Newton's method (exact.py) where its systems are small. With more unknowns than that and no small working set, `auto`
-runs first; its average and its multipliers say on which face the answer lies, and the lowest of the average, the best
-point of that face and x = 0 is taken.
+Newton's method (exact.py). With many unknowns and a graph `auto` runs first: its average and its multipliers say on
+which face the answer lies, more or less, and Newton's steps begin there.
 
 Softmax, K classes: the unknowns of the classes one after the other, A once per class, and
 
@@ -17,10 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.sparse import block_diag, csr_array, issparse
+from scipy.sparse import block_diag, csr_array
 from scipy.special import logsumexp, softmax
 
-from smadmm.learn.exact import LARGEST, OUTER, Model, Point, Seen, newton, on_the_face_of, solve, zero_point
+from smadmm.learn.exact import LARGEST, OUTER, Model, Point, Seen, faces, newton, project, solve, zero_point
 from smadmm.learn.fitting import Fit, Report, fit_auto
 from smadmm.learn.loops import Array, Task
 from smadmm.learn.pointwise import CLASSIFICATION
@@ -28,7 +27,6 @@ from smadmm.learn.scaling import Columns, column_sums
 from smadmm.running import History
 
 ROUGHLY = 0.03  # root mean square of grad F + A'mu of the fits on a path, in units of alpha
-QUICK = 20_000_000  # entries of X: up to here a working set is tried before `auto`
 SOFTMAX_LARGEST = 1500  # unknowns of all classes together
 
 
@@ -77,26 +75,23 @@ def fit_exact(
 ) -> tuple[Fit, Point]:
     """The fit, and its point to start the next one from; `passes` bounds Newton's steps and the passes of `auto`."""
     model, diary = model_of(task), Diary(report)
-    entries = task.X.nnz if issparse(task.X) else task.X.size
-    point = None
-    if task.size <= LARGEST or entries <= QUICK:
-        point = fit_point(model, task, tol, passes or OUTER, start, diary.seen)
-        if task.size <= LARGEST or point.certificate <= tol:
-            return fit_of(point, diary), point
-        diary.spent += point.sfo
-    long = fit_auto(
-        task, columns, passes, tol, seed, start=None if start is None else start.x, convex_pass=True, report=report
-    )
-    diary.spent += long.sfo
-    average = Point(long.x, -long.lam, 0.0, long.history["objective"][-1], long.history["certificate"][-1], 0.0)
-    average.steps = long.passes
-    found = [on_the_face_of(model, task.A, task.lam1, average, tol, rho) for rho in (0.1, 1.0)]
-    diary.spent += sum(candidate.sfo for candidate in found)
-    empty = replace(zero_point(task.A), objective=model.value(np.zeros(model.n)))
-    best = min([*found, average, empty, *([] if point is None else [point])], key=lambda candidate: candidate.objective)
-    best = replace(best, sfo=0, steps=long.passes)
-    diary.seen(best)
-    return fit_of(best, diary), best
+    if start is None and task.size > LARGEST and task.A.shape[0] > task.X.shape[1]:
+        long = fit_auto(task, columns, passes, tol, seed, convex_pass=True, report=report)
+        start, diary.spent = _on_faces(model, task, long), long.sfo
+    point = fit_point(model, task, tol, passes or OUTER, start, diary.seen)
+    return fit_of(point, diary), point
+
+
+def _on_faces(model: Model, task: Task, long: Fit) -> Point:
+    """The lowest of zero, the average, and the average on the faces to which A x + mu/rho shrinks."""
+    v = [-long.lam + rho * (task.A @ long.x) for rho in (0.1, 1.0)]
+    tried = [project(faces(task.A, np.abs(part) <= task.lam1), long.x) for part in v]
+    tried = [np.zeros_like(long.x), long.x, *tried]
+
+    def objective(x: Array) -> float:
+        return model.value(model.margins(x)) + task.lam1 * float(np.abs(task.A @ x).sum())
+
+    return Point(min(tried, key=objective), -long.lam)
 
 
 @dataclass(frozen=True)

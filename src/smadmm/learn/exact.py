@@ -12,6 +12,12 @@ the objective follows. mu certifies the point: dist^2(0, dL) = |grad F + A'mu|^2
 
 Many features: the problem is solved on a working set W without the edges that leave W. The answer is that of the whole
 problem when the multipliers balance grad F outside W, too, and every neighbour of a non-zero coefficient is in W.
+
+Many features and rows, or a large W: steps from face to face. With the best multipliers mu of x, grad F + A'mu is the
+steepest descent direction; rows of A x that are zero, and whose mu is at its bound, are let go in the direction of mu.
+On that face the penalty is linear, and conjugate gradients, preconditioned by the diagonal, solve Newton's system
+without a matrix. Rows that change their sign on the way are set to zero. H is made of some of the rows, until these
+bring x no closer.
 """
 
 from __future__ import annotations
@@ -23,24 +29,21 @@ from typing import Any
 import numpy as np
 from scipy.linalg import cholesky
 from scipy.linalg.lapack import dpotri
-from scipy.optimize import minimize
 from scipy.sparse import coo_array, csr_array, issparse
 from scipy.sparse.csgraph import connected_components
 
 from smadmm.learn.pointwise import Array, PointLoss
 
 AT_ONCE, LARGEST = 300, 1500  # unknowns of a Newton system: above the first number a working set is tried
-HESSIAN_ROWS = 20_000  # rows that make up a Hessian at the least
-OUTER, INNER, BALANCING, CHECKED = (
-    100,
-    400,
-    200,
-    20,
-)  # Newton steps; iterations on the model and on mu; checked so often
+HESSIAN_ROWS, FACE_ROWS = 20_000, 50_000  # rows that make up a Hessian at the least; for conjugate gradients
+FEW_ROWS = 5000  # up to which many unknowns are left to a working set
+OUTER, INNER, BALANCING, CHECKED = 100, 400, 200, 20  # Newton steps; iterations on model and mu; checked so often
 RELAXED = 1.6
 SHARPENING, ROUGH = 3, 1e-2  # steps; not where |grad F + A'mu| may be larger than this, in units of alpha
 DENSE = 20_000  # entries of A
-DESCENT = 20  # iterations of L-BFGS
+CONJUGATE, NEARLY = 20, 1e-2  # iterations of conjugate gradients; share of the squared residual that ends them
+FREED = 50  # rows of A x that leave zero together, at the least
+ROUNDING = 1e-15  # of an objective
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,6 @@ class Model:
             H[d, :d] = H[:d, d] = np.asarray(weighted.sum(axis=0)).ravel()
             H[d, d] = h.sum()
         return H, len(h)
-
-    def part(self, features: Any) -> Model:
-        return replace(self, X=self.X[:, features])
 
 
 @dataclass
@@ -233,11 +233,11 @@ def _certify(A: Any, alpha: float, point: Point, g: Array, aim: float, most: int
     mu = np.where(fixed, alpha * np.sign(Ax), np.clip(point.mu, -alpha, alpha))
     step = np.where(fixed, 0.0, 1 / np.maximum(size @ (size.T @ np.ones(len(mu))), 1e-300))
     A, AT = _quick(A, A.T.tocsr())
-    ahead, momentum = mu, 1.0
+    ahead, momentum, old = mu, 1.0, np.empty(0)
     for iteration in range(most + 1):
         if iteration % 10 == 0:
             residual = g + AT @ mu
-            if residual @ residual <= aim:
+            if residual @ residual <= aim or np.array_equal(mu, old):
                 break
         old, mu = mu, np.clip(ahead - step * (A @ (g + AT @ ahead)), -alpha, alpha)
         before, momentum = momentum, 0.5 * (1 + np.sqrt(1 + 4 * momentum**2))
@@ -304,9 +304,23 @@ def _sharpen(model: Model, A: Any, alpha: float, point: Point, margins: Array) -
 def solve(
     model: Model, A: Any, alpha: float, start: Point, tol: float, steps: int = OUTER, seen: Seen = lambda point: None
 ) -> Point:
-    """The minimiser; of many unknowns by a working set. With more than LARGEST of them it may end before."""
+    """The minimiser. With more than LARGEST unknowns it may end before; the certificate tells."""
     if A.shape[1] <= AT_ONCE:
         return newton(model, A, alpha, start, tol, steps=steps, seen=seen)
+    few = A.shape[1] <= LARGEST
+    point = Point(start.x, start.mu, start.rho)  # nothing is known of it with this alpha
+    if few or model.n <= FEW_ROWS:
+        point = _by_working_set(model, A, alpha, point, tol, steps, seen)
+    if point.certificate > tol and point.steps < steps:
+        before, spent = point.steps, point.sfo
+        last = newton if few else _from_face_to_face
+        point = last(model, A, alpha, point, tol, steps - before, seen)
+        point.steps, point.sfo = before + point.steps, spent + point.sfo
+    return point
+
+
+def _by_working_set(model: Model, A: Any, alpha: float, start: Point, tol: float, steps: int, seen: Seen) -> Point:
+    """The minimiser, unless it needs a working set of more than LARGEST unknowns."""
     d = model.X.shape[1]
     neighbours = csr_array(abs(A[:, :d]).T @ abs(A[:, :d]))
     point, chosen, spent = replace(start), np.zeros(d, dtype=bool), 0
@@ -327,10 +341,6 @@ def solve(
         chosen = wanted
         point = _on_working_set(model, A, alpha, point, tol, chosen)
         spent += point.sfo
-    if point.certificate > tol and point.steps < steps and A.shape[1] <= LARGEST:
-        before = point.steps
-        point = newton(model, A, alpha, point, tol, steps=steps - before, seen=seen)
-        point.steps, point.sfo = before + point.steps, spent + point.sfo
     return point
 
 
@@ -341,44 +351,96 @@ def _on_working_set(model: Model, A: Any, alpha: float, start: Point, tol: float
     outside = np.append(~chosen, np.zeros(A.shape[1] - d, dtype=bool))
     rows = np.flatnonzero(abs(A) @ outside.astype(float) == 0)
     part = csr_array(A[rows][:, columns])
-    inner = newton(
-        model.part(columns[: chosen.sum()]), part, alpha, Point(start.x[columns], start.mu[rows], start.rho), tol
-    )
+    features = replace(model, X=model.X[:, columns[: chosen.sum()]])
+    inner = newton(features, part, alpha, Point(start.x[columns], start.mu[rows], start.rho), tol)
     point = replace(inner, x=np.zeros(A.shape[1]), mu=np.zeros(A.shape[0]), steps=start.steps + inner.steps)
     point.x[columns], point.mu[rows] = inner.x, inner.mu
     return point
 
 
-def on_the_face_of(model: Model, A: Any, alpha: float, start: Point, tol: float, rho: float) -> Point:
-    """The best point of the face on which A x + mu/rho lies after shrinking: where a long fit almost is."""
-    Z = faces(A, np.abs(start.mu + rho * (A @ start.x)) <= alpha)
-    d = model.X.shape[1]
-    if model.intercept:  # its column last
-        last = Z[[d]].indices[0]
-        Z = Z[:, np.append(np.delete(np.arange(Z.shape[1]), last), last)]
-    reduced = csr_array(A @ Z)
-    reduced.eliminate_zeros()
-    rows = np.flatnonzero(np.diff(reduced.indptr))
-    u = (Z.T @ start.x) / np.asarray(np.abs(Z).sum(axis=0))
-    on_face = replace(model, X=model.X @ Z[:d, : Z.shape[1] - model.intercept])
-    if Z.shape[1] > LARGEST:
-        inner = _descend(on_face, csr_array(reduced[rows]), alpha, Point(u, start.mu[rows]))
-    else:
-        inner = newton(on_face, csr_array(reduced[rows]), alpha, Point(u, start.mu[rows]), tol)
-    point = replace(inner, x=Z @ inner.x, mu=start.mu.copy(), rho=0.0)
-    point.mu[rows] = inner.mu
-    _certify(A, alpha, point, model.gradient(model.margins(point.x)), tol, BALANCING)
-    return point
+def project(Z: Any, x: Array) -> Array:
+    """The nearest point of a face."""
+    return np.asarray(Z @ ((Z.T @ x) / np.asarray(abs(Z).sum(axis=0)).ravel()))
 
 
-def _descend(model: Model, A: Any, alpha: float, start: Point) -> Point:
-    """L-BFGS on a face too large for Newton, with the signs of A x as they are at the start."""
-    slope = alpha * (A.T @ np.sign(A @ start.x))
+def _from_face_to_face(model: Model, A: Any, alpha: float, start: Point, tol: float, steps: int, seen: Seen) -> Point:
+    point = replace(start, x=start.x.copy(), steps=0, sfo=model.n)
+    margins, every, stuck = model.margins(point.x), max(1, model.n // FACE_ROWS), 0
+    point.objective = model.value(margins) + alpha * float(np.abs(A @ point.x).sum())
+    part = _Curvature(model, every)
+    while True:
+        g, before = model.gradient(margins), point.certificate
+        left = _certify(A, alpha, point, g, tol, BALANCING)
+        seen(point)
+        if point.certificate <= tol or point.steps >= steps or stuck == 3:
+            return point
+        if every > 1 and point.certificate > 0.1 * before:
+            every //= 4
+            part = _Curvature(model, max(1, every))
+        sign = np.sign(A @ point.x)
+        held = np.flatnonzero((sign == 0) & (np.abs(point.mu) >= alpha))
+        pull = np.abs((A @ left)[held])
+        most = max(FREED, model.n // 10, np.count_nonzero(point.x))
+        freed = held[np.argsort(-pull)[:most]]
+        sign[freed] = np.sign(point.mu[freed])
+        Z = faces(A, sign == 0)
+        towards = Z @ part.newton_step(margins, Z, -(Z.T @ (g + alpha * (A.T @ sign))))
+        old = point.objective
+        point.x, margins, point.objective = _search_on_face(model, A, alpha, point, margins, towards, sign)
+        stuck = stuck + 1 if point.objective >= old else 0
+        point.steps, point.sfo = point.steps + 1, point.sfo + model.n + part.n
 
-    def both(u: Array) -> tuple[float, Array]:
-        margins = model.margins(u)
-        return model.value(margins) + float(slope @ u), model.gradient(margins) + slope
 
-    found = minimize(both, start.x, jac=True, method="L-BFGS-B", options={"maxiter": DESCENT})
-    objective = model.value(model.margins(found.x)) + alpha * float(np.abs(A @ found.x).sum())
-    return replace(start, x=found.x, objective=objective, steps=int(found.nit), sfo=model.n * int(found.nfev))
+def _search_on_face(
+    model: Model, A: Any, alpha: float, point: Point, margins: Array, towards: Array, sign: Array
+) -> tuple[Array, Array, float]:
+    """The first point on the way that is not higher than `point`, with zeros for rows that change their sign."""
+    t = 1.0
+    while t > 1e-6:
+        x = point.x + t * towards
+        x = project(faces(A, (sign == 0) | (sign * (A @ x) < 0)), x)
+        z = model.margins(x)
+        objective = model.value(z) + alpha * float(np.abs(A @ x).sum())
+        if objective <= point.objective + ROUNDING * abs(point.objective):
+            return x, z, objective
+        t /= 4
+    return point.x, margins, point.objective
+
+
+class _Curvature:
+    """H of every so many rows, without a matrix."""
+
+    def __init__(self, model: Model, every: int):
+        self.X, self.rows, self.model = model.X[::every], slice(None, None, every), model
+        self.n = self.X.shape[0]
+        squares = self.X.multiply(self.X).sum(axis=0) if issparse(self.X) else np.einsum("ij,ij->j", self.X, self.X)
+        self.squares = self._with_intercept(np.asarray(squares).ravel() / self.n, 1.0)
+
+    def _with_intercept(self, x: Any, last: float) -> Array:
+        return np.append(x, last) if self.model.intercept else np.asarray(x)
+
+    def newton_step(self, margins: Array, Z: Any, b: Array) -> Array:
+        """u with Z'H Z u = b by conjugate gradients."""
+        model, d = self.model, self.X.shape[1]
+        h = model.loss.curvature(margins, model.target)[self.rows] * model.weight[self.rows] / self.n
+        diagonal = abs(Z).T @ (h.sum() * self.squares)
+        diagonal += 1e-6 * diagonal.max(initial=1e-300)
+
+        def product(u: Array) -> Array:
+            x = Z @ u
+            c = h * (self.X @ x[:d] + x[d:].sum())
+            return np.asarray(Z.T @ self._with_intercept(self.X.T @ c, c.sum()) + 1e-9 * diagonal * u)
+
+        u, rest = np.zeros_like(b), b
+        p = scaled = rest / diagonal
+        size = first = float(rest @ scaled)
+        for _ in range(CONJUGATE):
+            if size <= NEARLY * first:
+                break
+            Hp = product(p)
+            t = size / float(p @ Hp)
+            u, rest = u + t * p, rest - t * Hp
+            scaled = rest / diagonal
+            before, size = size, float(rest @ scaled)
+            p = scaled + size / before * p
+        return u
