@@ -186,6 +186,12 @@ KEYS = {
     },
     "helped.cells": lambda: quoted("classification-helped", r"\nauto: [^;]*lower than both in (\d+ of \d+) cells"),
     "helped.worst": lambda: quoted("classification-helped", r"\nauto: [^;]*worst \+([\d.]+) %; after"),
+    **{
+        f"speed.{name}": lambda name=name: quoted(
+            "classification-speed", rf"\n\| {name}, [^|]* \| SGDClassifier's end \|(?: \S+ \|){{3}} (\S+) \|"
+        )
+        for name in ("dense", "sparse")
+    },
     "defects.slices": lambda: quoted("robustness", r"Slices: (\d+), of 256 x 256"),
     "defects.times": lambda: quoted("robustness", r"with clean data (\S+) at 256"),
     "defects.repairs": lambda: quoted("robustness", r"repairs: (\d+), in \d+ of \d+ sinograms"),

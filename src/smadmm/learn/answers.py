@@ -23,7 +23,7 @@ from smadmm.learn.exact import LARGEST, OUTER, Model, Point, Seen, faces, newton
 from smadmm.learn.fitting import Fit, Report, fit_auto
 from smadmm.learn.loops import Array, Task
 from smadmm.learn.pointwise import CLASSIFICATION
-from smadmm.learn.scaling import Columns, column_sums
+from smadmm.learn.scaling import column_sums
 from smadmm.running import History
 
 ROUGHLY = 0.03  # root mean square of grad F + A'mu of the fits on a path, in units of alpha
@@ -63,9 +63,13 @@ def fit_point(model: Model, task: Task, tol: float, steps: int, start: Point | N
     return solve(model, task.A, task.lam1, point, tol, steps=steps, seen=seen)
 
 
+def starts_with_auto(A: Any, features: int) -> bool:
+    """Whether stochastic passes come first: with many unknowns, and edges between them."""
+    return bool(A.shape[1] > LARGEST and A.shape[0] > features)
+
+
 def fit_exact(
     task: Task,
-    columns: Columns,
     passes: int | None = None,
     tol: float = 1e-10,
     seed: int = 0,
@@ -75,7 +79,8 @@ def fit_exact(
 ) -> tuple[Fit, Point]:
     """The fit, and its point to start the next one from; `passes` bounds Newton's steps and the passes of `auto`."""
     model, diary = model_of(task), Diary(report)
-    if start is None and task.size > LARGEST and task.A.shape[0] > task.X.shape[1]:
+    if start is None and starts_with_auto(task.A, task.X.shape[1]):
+        columns = column_sums(task.X, task.weight)
         long = fit_auto(task, columns, passes, tol, seed, convex_pass=True, report=report)
         start, diary.spent = _on_faces(model, task, long), long.sfo
     point = fit_point(model, task, tol, passes or OUTER, start, diary.seen)
@@ -156,7 +161,6 @@ def fit_softmax(
 
 def along_path(train: list[Task], softmax: bool, steps: int | None) -> Callable[[float], list[Fit]]:
     """Rough fits from alpha to alpha, each from the one before."""
-    columns = column_sums(train[0].X, train[0].weight)
     starts: list[Point | None] = [None] * len(train)
     unknowns = train[0].size * (len(train) if softmax else 1)
 
@@ -165,7 +169,7 @@ def along_path(train: list[Task], softmax: bool, steps: int | None) -> Callable[
         if softmax:
             found, starts[0] = fit_softmax(tasks, tol, steps, starts[0])
             return found
-        both = [fit_exact(t, columns, steps, tol, start=s) for t, s in zip(tasks, starts, strict=True)]
+        both = [fit_exact(t, steps, tol, start=s) for t, s in zip(tasks, starts, strict=True)]
         starts[:] = [point for _, point in both]
         return [fit for fit, _ in both]
 

@@ -25,16 +25,24 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from tqdm import tqdm
 
 from smadmm.arguments import one_of
-from smadmm.learn.answers import SOFTMAX_LARGEST, along_path, fit_exact, fit_softmax, model_of, softmax_of
+from smadmm.learn.answers import (
+    SOFTMAX_LARGEST,
+    along_path,
+    fit_exact,
+    fit_softmax,
+    model_of,
+    softmax_of,
+    starts_with_auto,
+)
 from smadmm.learn.base import GraphGuided
 from smadmm.learn.calibration import fitted_slope, out_of_fold, probabilities
 from smadmm.learn.chunks import LabelOrder, OnlineFit
-from smadmm.learn.exact import LARGEST, Point, strict
+from smadmm.learn.exact import Point, strict
 from smadmm.learn.fitting import PASSES, Fit, Report, default_passes, fit_auto, fit_published
 from smadmm.learn.leaving_out import Measure, left_out_loss
 from smadmm.learn.loops import AT_ZERO, LOSSES, Array, Auto, Task
 from smadmm.learn.published_loops import NAMES, Published
-from smadmm.learn.scaling import Columns, column_sums
+from smadmm.learn.scaling import column_sums
 from smadmm.learn.sharding import checked_shards, fit_shards
 from smadmm.learn.standard import Standard
 
@@ -128,7 +136,7 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
                 raise ValueError("the rows with positive weight are of one class; a classifier needs at least two")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         X, A = self._prepared(X, weight)
-        shuffled = not (self._exact and A.shape[1] <= LARGEST)
+        shuffled = not self._exact or starts_with_auto(A, X.shape[1])  # read in sequence by stochastic passes
         shuffled = shuffled and X.shape[0] >= SHUFFLED_FROM and _bytes(X) <= SHUFFLED_UP_TO
         if shuffled:
             order = np.random.default_rng(seed).permutation(X.shape[0])
@@ -180,23 +188,22 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
             given = [x for x in starts if x is not None]
             start = Point(np.concatenate(given), np.zeros(len(tasks) * tasks[0].A.shape[0])) if given else None
             return fit_softmax(tasks, strict(self.tol, self.alpha_), self.max_epochs, start)[0]
-        columns = column_sums(tasks[0].X, tasks[0].weight)
         total = self.max_epochs or (PASSES if self._exact else default_passes(tasks[0].X))
         with tqdm(total=len(tasks) * total, unit="pass", disable=None if self.verbose else True) as bar:
             every = zip(tasks, starts, strict=True)
-            return [self._fit_one(task, columns, seed, start, bar.update) for task, start in every]
+            return [self._fit_one(task, seed, start, bar.update) for task, start in every]
 
-    def _fit_one(self, task: Task, columns: Columns, seed: int, start: Array | None, report: Report) -> Fit:
+    def _fit_one(self, task: Task, seed: int, start: Array | None, report: Report) -> Fit:
         if self._exact:
             point = None if start is None else Point(start, np.zeros(task.A.shape[0]))
             tol = strict(self.tol, task.lam1)
-            return fit_exact(task, columns, self.max_epochs, tol, seed, start=point, report=report)[0]
+            return fit_exact(task, self.max_epochs, tol, seed, start=point, report=report)[0]
         solver = self.solver
         if isinstance(solver, Auto):
             momentum = solver.momentum
             return fit_auto(
                 task,
-                columns,
+                column_sums(task.X, task.weight),
                 self.max_epochs,
                 self.tol,
                 seed,
@@ -215,9 +222,7 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
         first = tasks[0]
 
         def scores(train: Any, test: Any) -> Array:
-            parts = [rows_of(task, train) for task in tasks]
-            columns = column_sums(parts[0].X, parts[0].weight)
-            fits = [self._fit_one(part, columns, seed, None, lambda: None) for part in parts]
+            fits = [self._fit_one(task.part(train), seed, None, lambda: None) for task in tasks]
             d = self.n_features_in_
             return np.stack([first.X[test] @ fit.x[:d] + fit.x[d:].sum() for fit in fits], axis=1)
 
@@ -262,12 +267,6 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
             return calibration_figure(p[:, 1], y == self.classes_[1], f"probability of {self.classes_[1]}")
         right = self.classes_[p.argmax(axis=1)] == y
         return calibration_figure(p.max(axis=1), right, "probability of the predicted class")
-
-
-def rows_of(task: Task, rows: Any) -> Task:
-    """The same problem on some of the rows."""
-    weight = task.weight[rows]
-    return replace(task, X=task.X[rows], target=task.target[rows], weight=weight / weight.mean())
 
 
 class GraphGuidedClassifier(_Classifier):

@@ -413,8 +413,9 @@ class _Curvature:
     def __init__(self, model: Model, every: int):
         self.X, self.rows, self.model = model.X[::every], slice(None, None, every), model
         self.n = self.X.shape[0]
-        squares = self.X.multiply(self.X).sum(axis=0) if issparse(self.X) else np.einsum("ij,ij->j", self.X, self.X)
-        self.squares = self._with_intercept(np.asarray(squares).ravel() / self.n, 1.0)
+        X, d = self.X, self.X.shape[1]
+        squares = np.bincount(X.indices, X.data**2, minlength=d) if issparse(X) else np.einsum("ij,ij->j", X, X)
+        self.squares = self._with_intercept(squares / self.n, 1.0)
 
     def _with_intercept(self, x: Any, last: float) -> Array:
         return np.append(x, last) if self.model.intercept else np.asarray(x)

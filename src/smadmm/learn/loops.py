@@ -69,6 +69,11 @@ class Task:
         """What a solver with this seed draws, one batch per row."""
         return (run_batches if self.shuffled else pass_batches)(seed, self.n, size, first, count)
 
+    def part(self, rows: Any) -> Task:
+        """The same problem on some of the rows."""
+        weight = self.weight[rows]
+        return replace(self, X=self.X[rows], target=self.target[rows], weight=weight / weight.mean())
+
     @property
     def n(self) -> int:
         return len(self.target)

@@ -19,7 +19,7 @@ from scipy.special import log_softmax
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 
 from smadmm.learn.answers import ROUGHLY, along_path, model_of
-from smadmm.learn.classifier import _Classifier, rows_of
+from smadmm.learn.classifier import _Classifier
 from smadmm.learn.exact import Model, Point
 from smadmm.learn.loops import Array, Task
 from smadmm.learn.pointwise import SQUARED, huber, student
@@ -171,9 +171,7 @@ class GraphGuidedClassifierCV(_Plotted, _Classifier):
         for k, task in enumerate(tasks[1:], 1):
             number = np.where(task.target > 0, k, number)
         splits = _splits(self.cv, number, kept, seed)
-        steps = [
-            self._steps([rows_of(t, train) for t in tasks], [rows_of(t, test) for t in tasks]) for train, test in splits
-        ]
+        steps = [self._steps([t.part(train) for t in tasks], [t.part(test) for t in tasks]) for train, test in splits]
         highest = max(highest_alpha(model_of(task)) for task in tasks)
         self.path_ = follow_path(steps, self._steps(tasks, tasks), highest, self.alphas)
         return tasks[0].A, self.path_.chosen(self.one_standard_error)

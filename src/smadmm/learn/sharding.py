@@ -43,7 +43,7 @@ def fit_shards(model: Any, tasks: list[Task], seed: int, executor: Any, shards: 
     parts = [np.arange(s, n, shards) for s in range(shards)]
     _refuse_rare(tasks, parts)
     weights = np.array([float(tasks[0].weight[rows].sum()) for rows in parts])
-    jobs = [([_rows_of(task, rows) for task in tasks], seed) for rows in parts]
+    jobs = [([task.part(rows) for task in tasks], seed) for rows in parts]
     if executor is None:
         found = [fit_all(*job) for job in jobs]
     else:
@@ -51,11 +51,6 @@ def fit_shards(model: Any, tasks: list[Task], seed: int, executor: Any, shards: 
     return [
         _mean(task, fits, weights / weights.sum()) for task, fits in zip(tasks, zip(*found, strict=True), strict=True)
     ]
-
-
-def _rows_of(task: Task, rows: Any) -> Task:
-    weight = task.weight[rows]
-    return replace(task, X=task.X[rows], target=task.target[rows], weight=weight / weight.mean())
 
 
 def _refuse_rare(tasks: list[Task], parts: list[Any]) -> None:
