@@ -469,12 +469,21 @@ def test_an_own_file_gives_an_equal_estimator(data, options, tmp_path):
 def test_stored_with_few_types_to_trust(data):
     skops = pytest.importorskip("skops.io")
     X, y, *_ = data
-    fitted = [quick().fit(X, y), GraphGuidedRegressorCV(graph="chain", alphas=[0.1, 0.01]).fit(X, y)]
-    for model in fitted:
+    stream = quick().partial_fit(X, y, classes=np.unique(y))
+    for model in (quick().fit(X, y), GraphGuidedRegressorCV(graph="chain", alphas=[0.1, 0.01]).fit(X, y), stream):
         stored = skops.dumps(model)
         types = skops.get_untrusted_types(data=stored)
         assert len(types) <= 5
-        np.testing.assert_array_equal(skops.loads(stored, trusted=types).predict(X), model.predict(X))
+        again = skops.loads(stored, trusted=types)
+        np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    np.testing.assert_array_equal(again.partial_fit(X, y).coef_, stream.partial_fit(X, y).coef_)
+
+
+def test_a_pickled_stream_goes_on_as_if_it_had_not_been(data):
+    X, y, *_ = data
+    stream = quick().partial_fit(X, y, classes=np.unique(y))
+    again = pickle.loads(pickle.dumps(stream))
+    np.testing.assert_array_equal(again.partial_fit(X, y).coef_, stream.partial_fit(X, y).coef_)
 
 
 @pytest.mark.parametrize("rows", [255, 257, 1000])

@@ -94,6 +94,16 @@ class OnlineFit:
             ) from None
         return online
 
+    def __getstate__(self) -> dict[str, Any]:
+        """As arrays, which pickle and skops store without further types of ours."""
+        A = csr_array(self.A)
+        made = {"loss": self.loss, "intercept": self.intercept, "scaled": self.scaled, "kept": self.kept()}
+        return made | {"A": [A.data, A.indices, A.indptr], "shape": list(A.shape)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        A = csr_array(tuple(state.pop("A")), shape=state.pop("shape"))
+        self.__dict__ = vars(OnlineFit.restored(A, **state))
+
     def update(self, X: Any, target: Array, weight: Array) -> None:
         """Take a chunk of rows, in their order; the weights count as they are."""
         here = column_sums(X, weight)
