@@ -20,6 +20,7 @@ from smadmm.imaging.result import DataWarning
 from smadmm.io.images import as_unit
 from smadmm.io.patterns import read_patterns
 from smadmm.io.phantoms import abdomen
+from smadmm.losses import AmplitudeLoss
 from smadmm.losses.phase import constant_start, spectral_start
 from smadmm.operators import CodedDiffraction, circle_masks
 from smadmm.running import Reason, Result, Stop
@@ -139,6 +140,18 @@ def test_the_spectral_start_is_closer_to_the_truth_with_many_masks():
     loss = data.loss_of(np.arange(16))
     spectral, constant = (float((data.scale * START[name](loss) - truth).norm()) for name in ("spectral", "constant"))
     assert spectral < constant
+
+
+def test_the_spectral_start_finds_a_pixel_that_outshines_all():
+    """A constant has hardly a part of it: many steps of a power iteration would be needed."""
+    truth = torch.zeros(35, 52)
+    truth[12:23, 12:40], truth[20, 30] = torch.from_numpy(0.09 * natural((11, 28))), -40
+    masks = circle_masks(8, truth.shape, 4)
+    clean = CodedDiffraction(masks)(truth).abs()
+    start = spectral_start(AmplitudeLoss(CodedDiffraction(masks), clean))
+    assert int(start.abs().argmax()) == 20 * 52 + 30
+    (row,) = retrieve(clean, masks, truth=truth, iterations=5).slices
+    assert row["snr_fit"] > 30
 
 
 @pytest.mark.slow

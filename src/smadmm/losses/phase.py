@@ -253,22 +253,28 @@ def constant_start(f: AmplitudeLoss) -> Tensor:
     return torch.full(f.operator.size, size, dtype=f.dtype, device=f.operator.device)
 
 
-def spectral_start(f: AmplitudeLoss, iterations: int = 50) -> Tensor:
+def spectral_start(f: AmplitudeLoss, steps: int = 30) -> Tensor:
     """The leading eigenvector of sum_i A_i' diag(w_i) A_i, w = max(1 - 1/t, -2), t = y^2 / mean(y^2).
 
-    By power iteration from a constant, shifted by 2 max|m|^2, as the matrix is indefinite; with the energy of the
-    patterns. Real images get the sign of a positive mean. At most PIECE masks are used.
+    By Lanczos steps from a constant, orthogonal to all before, as one bright pixel has little of a constant; with the
+    energy of the patterns. Real images get the sign of a positive mean. At most PIECE masks are used.
     """
     numbers, x = f.everything[:PIECE], constant_start(f)
     data = f.data(numbers)
     t = data.square() / data.square()[data >= 0].mean()
     weights = (1 - 1 / t.clamp(min=0.1)).clamp(min=-2.0) * (data >= 0)
-    shift = 2 * f.largest_power() * len(numbers)
-    for _ in range(iterations):
-        x = shift * x + f.operator.adjoint_masks(weights * f.operator.forward_masks(x, numbers), numbers)
-        x = x / torch.linalg.vector_norm(x)
-    x = x * _energy(f, numbers)
-    return x if x.is_complex() or float(x.sum()) >= 0 else -x
+    basis, small = (x / torch.linalg.vector_norm(x)).flatten()[None], x.new_zeros(steps, steps)
+    for k in range(steps):
+        fields = f.operator.forward_masks(basis[k].view_as(x), numbers)
+        image = f.operator.adjoint_masks(weights * fields, numbers).flatten()
+        for _ in range(2):  # twice is enough for orthogonality
+            parts = basis.conj() @ image
+            small[: k + 1, k] += parts
+            image = image - parts @ basis
+        basis = torch.cat([basis, (image / torch.linalg.vector_norm(image).clamp(min=1e-30))[None]])
+    vector = torch.linalg.eigh(small, UPLO="U").eigenvectors[:, -1]
+    found: Tensor = (vector @ basis[:steps]).view_as(x) * _energy(f, numbers)
+    return found if found.is_complex() or float(found.sum()) >= 0 else -found
 
 
 def alternating_start(f: AmplitudeLoss, x: Tensor, iterations: int = 60, beta: float = 0.9) -> Tensor:
