@@ -21,7 +21,7 @@ from smadmm.paper.scan_defects_runs import CASES, NAMES, OBJECTS, SMALL, DefectR
 from smadmm.report import Column, Part, Table, Verdict
 
 SLICES, ALARMS = {256: 3, 512: 1}, 200  # slices by size
-LARGE = {512: ("clean", "dead", "gains 5", "photons 1e4", "together")}  # all cases would take a quarter of an hour
+LARGE = {512: ("clean", "dead", "gains 5", "photons 1e4", "together")}  # some, to keep the run short
 QUICK = ({256: 1}, 20)
 NEAR, LOSS, TIMES, FALSE = 3.0, 0.05, 1.5, 0.01  # the aims: dB, dB, times the seconds, repairs per clean sinogram
 AGAINST_TOLD = ("photons 1e4",)
