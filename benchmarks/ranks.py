@@ -1,6 +1,6 @@
 """One problem on two ranks against one process: CT at 512 x 512 with 720 views, and a dense GLM with a million rows.
 
-    python benchmarks/ranks.py [OUT]        all cases, one process and two ranks in turn; OUT: a folder for results.json
+    python benchmarks/ranks.py [OUT]        all cases, one process and two ranks in turn; OUT: for ranks.json, ranks.md
 
 Two figures for each case. `wall` is the ratio of the times per iteration, which means something on a machine with two
 idle cores only. `work` is the ratio of CPU times, of one process to the busier of two ranks without its waiting for
@@ -126,6 +126,15 @@ def main():
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "ranks.json").write_text(json.dumps(found, indent=1) + "\n")
+        (out / "ranks.md").write_text(table(found))
+
+
+def table(found):
+    lines = ["| case | two ranks, by the clock | by work | one process, ms per iteration |", "|---|--:|--:|--:|"]
+    for name, case in found["cases"].items():
+        lines.append(f"| {name} | {case['wall']:.2f} | {case['work']:.2f} | {1000 * case['seconds']:.0f} |")
+    alone = f"One process with `sharded` takes {found['alone']:.3f} of the time without."
+    return "\n".join([*lines, "", f"{alone} Load before: {found['load_before']:.1f}."]) + "\n"
 
 
 if __name__ == "__main__":

@@ -177,6 +177,14 @@ KEYS = {
     "scale.s": lambda: f"{slices('memory', 's'):.0f}",
     "scale.slices-wall": lambda: f"{slices('gain', 'wall', 'ratio'):.2f}",
     "scale.slices-count": lambda: f"{slices('gain', 'slices')}",
+    **{
+        f"scale.{case}": lambda case=case: f"{stored('scale', 'ranks.json')['cases'][case]['wall']:.2f}"
+        for case in ("ct-all", "ct-180", "glm")
+    },
+    **{
+        f"scale.{fault}": lambda fault=fault: "{passed} of {trials}".format(**stored("scale", f"faults-{fault}.json"))
+        for fault in ("kill", "cable")
+    },
     "scale.begin": lambda: f"{slices('begin'):.1f}",
     "scale.final": lambda: f"{slices('final'):.1f}",
     **{

@@ -114,7 +114,10 @@ def _frame(pd: Any, path: Path) -> Any:
             words = {name: rows[name].astype(str) for name in rows.dtype.names if rows.dtype[name].kind == "S"}
             return pd.DataFrame({name: words.get(name, rows[name]) for name in rows.dtype.names}).replace("?", np.nan)
         needs("pyarrow", None, f"{kind} files")
-        return pd.read_parquet(path) if kind == ".parquet" else pd.read_feather(path)
+        frame = pd.read_parquet(path) if kind == ".parquet" else pd.read_feather(path)
+        for name in frame.select_dtypes(exclude="number"):
+            frame[name].to_numpy(object)  # texts are looked at when they are used; damage is to be found here
+        return frame
     except ImportError:
         raise
     except Exception as error:  # parsers of tables raise what they like
