@@ -41,7 +41,7 @@ PAIRED = 0.1  # share of rays that must be seen twice to compare them
 PAIRED_ERROR = 0.025  # detectors: the standard error of an axis found that way
 WEDGE, FEWEST_BINS = 0.75, 250  # of the wedge of empty frequencies: the share that is used, and the fewest
 REFINING = (0.5, 0.08)  # detectors: the steps of a search in the wedge
-DEEP, WEDGE_ERROR = 1.3, 0.03  # how much the wedge must tell, and the standard error of an axis that it tells
+WEDGE_ERROR, SURE = 0.05, 0.15  # detectors: the error of an axis if energies double within one; and the largest
 COMPARED = 90  # views whose rays are compared
 
 
@@ -149,20 +149,26 @@ def _first_axis(b: Array, degrees: Array) -> Axis:
 def refined(axis: Axis, b: Array, degrees: Array) -> Axis:
     """Where frequencies that no object has are weakest: with a wrong axis they grow as the square of its error.
 
-    Offsets of detectors, which move all centres of mass alike, are not among them.
+    Offsets of detectors move all centres of mass alike, and are not among those frequencies: where both disagree, the
+    centres of mass are wrong; else the surer one is taken.
     """
-    if axis.error > ACCEPTED:
+    if axis.error > ACCEPTED or len(b) < MANY_VIEWS:
         return axis
     around = axis.center
     for step in REFINING:
         places = around + step * np.arange(-8, 9)
         energies = np.array([wedge_noise(b, degrees, c) ** 2 for c in places])
         best = int(np.argmin(energies))
-        if math.isinf(energies.max()) or not energies.max() > DEEP * energies.min() or best in (0, 16):
+        if math.isinf(energies.max()) or best in (0, 16):
             return axis
         around = float(places[best])
     bend, slope, _ = np.polyfit(places - around, energies, 2)
-    return Axis(around - slope / (2 * bend), min(axis.error, WEDGE_ERROR), axis.left) if bend > 0 else axis
+    error = WEDGE_ERROR * float(energies.min()) / max(bend, 1e-30)
+    center = around - slope / (2 * bend)
+    agree = abs(center - axis.center) < 3 * math.hypot(error, axis.error)
+    if error > SURE or (agree and axis.error < error):
+        return axis
+    return Axis(center, error, axis.left)
 
 
 def _valley(places: Array, errors: Array) -> float | None:
