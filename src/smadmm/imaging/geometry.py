@@ -40,7 +40,7 @@ PREDICTED_ERROR, MANY_VIEWS = 0.25, 60  # detectors: the standard error of an ax
 PAIRED = 0.1  # share of rays that must be seen twice to compare them
 PAIRED_ERROR = 0.025  # detectors: the standard error of an axis found that way
 WEDGE, FEWEST_BINS = 0.75, 250  # of the wedge of empty frequencies: the share that is used, and the fewest
-REFINING = (0.5, 0.08)  # detectors: the steps of a search in the wedge
+REFINING = (1.0, 0.15)  # detectors: the steps of a search in the wedge
 WEDGE_ERROR, SURE = 0.05, 0.15  # detectors: the error of an axis if energies double within one; and the largest
 COMPARED = 90  # views whose rays are compared
 
@@ -156,10 +156,10 @@ def refined(axis: Axis, b: Array, degrees: Array) -> Axis:
         return axis
     around = axis.center
     for step in REFINING:
-        places = around + step * np.arange(-8, 9)
+        places = around + step * np.arange(-4, 5)
         energies = np.array([wedge_noise(b, degrees, c) ** 2 for c in places])
         best = int(np.argmin(energies))
-        if math.isinf(energies.max()) or best in (0, 16):
+        if math.isinf(energies.max()) or best in (0, 8):
             return axis
         around = float(places[best])
     bend, slope, _ = np.polyfit(places - around, energies, 2)

@@ -11,12 +11,13 @@ import logging
 import math
 import mmap
 import os
-import pickle
 from concurrent.futures import Executor, ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -55,7 +56,7 @@ def each_slice(
     """Solve what is not finished yet, until done or interrupted."""
     volume, left = len(finished.wanted) > 1, finished.left
     source = slices if executor is None else portable(slices)
-    scan: Scan | bytes = finished.scan
+    scan: Scan | _Sendable = finished.scan
 
     def task(number: int) -> tuple[Any, ...]:
         truth = None if truths is None else torch.from_numpy(np.asarray(truths[number], np.float32))
@@ -79,7 +80,7 @@ def each_slice(
                 bar.update(volume)
             return
         if isinstance(executor, (int, Processes, ProcessPoolExecutor)):  # others send in ways of their own
-            scan = _packed(finished.scan)
+            scan = _Sendable(finished.scan, uuid4().hex)
         ahead = 2**31 if source is not None else max(2, SENT // (4 * math.prod(finished.scan.radon.out_shape or ())))
         tasks = [partial(task, number) for number in left]
         with executing(executor) as engine:
@@ -98,7 +99,7 @@ def _bar(finished: Finished, progress: bool) -> Any:
 
 def solve_slice(
     bar: Any,
-    scan: Scan | bytes,
+    scan: Scan | _Sendable,
     source: Any,
     number: int,
     truth: Tensor | None,
@@ -108,7 +109,7 @@ def solve_slice(
     show: bool,
 ) -> Solved:
     """One slice of a source, or as it was inspected: in any process. After a trial only the rest is to be done."""
-    scan = scan if isinstance(scan, Scan) else _unpacked(scan)
+    scan = _kept(scan) if isinstance(scan, _Sendable) else scan
     scan = replace(scan, stop=scan.rest or scan.stop) if tried else scan
     images, look = source if isinstance(source, Inspected) else scan.look(source[number])
     if checkpoint is not None and not checkpoint.parent.is_dir():  # on another machine
@@ -119,21 +120,26 @@ def solve_slice(
     return solved(scan, images, result, row, show)
 
 
-def _packed(scan: Scan) -> bytes:
-    """The scan as bytes, which a worker unpacks once, not slice by slice: its tables and bounds are kept."""
-    try:
-        return pickle.dumps(scan)
-    except Exception as error:
-        raise ArgumentError(
-            "{prior} cannot be sent to workers ({0}); define it in a module, not by a lambda or within a function",
-            " ".join(str(error).split()),
-        ) from None
+@dataclass(frozen=True)
+class _Sendable:
+    """A scan that a worker keeps from its first slice on, with the tables and bounds that it made."""
+
+    scan: Scan = field(compare=False)
+    name: str
+
+    def __post_init__(self) -> None:
+        try:
+            ForkingPickler.dumps(self.scan.prior)
+        except Exception as error:
+            raise ArgumentError(
+                "{prior} cannot be sent to workers ({0}); define it in a module, not by a lambda or within a function",
+                " ".join(str(error).split()),
+            ) from None
 
 
 @lru_cache(maxsize=1)
-def _unpacked(scan: bytes) -> Scan:
-    unpacked: Scan = pickle.loads(scan)
-    return unpacked
+def _kept(sent: _Sendable) -> Scan:
+    return sent.scan
 
 
 # --- what workers open ------------------------------------------------------------------------------------------------
