@@ -95,7 +95,7 @@ class OnlineFit:
         return online
 
     def __getstate__(self) -> dict[str, Any]:
-        """As arrays, which pickle and skops store without further types of ours."""
+        """As arrays, which skops and its like store without further types of ours."""
         A = csr_array(self.A)
         made = {"loss": self.loss, "intercept": self.intercept, "scaled": self.scaled, "kept": self.kept()}
         return made | {"A": [A.data, A.indices, A.indptr], "shape": list(A.shape)}
