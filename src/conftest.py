@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import smadmm
+from smadmm import names
 
 
 @pytest.fixture(autouse=True, scope="session")
 def public_names(doctest_namespace: dict[str, Any]) -> None:
     doctest_namespace.update(smadmm=smadmm, torch=torch, np=np)
-    doctest_namespace.update({name: getattr(smadmm, name) for name in smadmm.__all__})
+    doctest_namespace.update({name: getattr(smadmm, name) for name in names.__all__})

@@ -16,7 +16,7 @@ from smadmm.imaging.slices import Scan
 
 PIXELS, PRODUCTS = 3.5e-7, 8.7e-10  # p and q, seconds
 LOOKING = 12  # L
-BEGIN = 2.1  # seconds
+BEGIN = 1.6  # seconds
 BASE, IMAGES, SINOGRAMS = 498e6, 4, 11  # m, i and s; i from images of up to 512 pixels each way: too small beyond
 LARGE = 120.0  # seconds from which a job is large
 
