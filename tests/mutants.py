@@ -57,6 +57,8 @@ FILES = {  # below src/smadmm; where files move, this is all there is to change
     "inspection": "imaging/inspection.py",
     "inverse": "losses/inverse.py",
     "matlab": "io/matlab.py",
+    "mrc": "io/mrc.py",
+    "scanners": "io/scanners.py",
     "metrics": "imaging/metrics.py",
     "pace": "stepsize.py",
     "phase kernels": "losses/phase_kernels.py",

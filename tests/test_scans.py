@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import smadmm
 from smadmm.__main__ import app
 from smadmm.imaging.metrics import snr
-from smadmm.io import scan
+from smadmm.io import scan, scanners
 from smadmm.io.phantoms import abdomen_image
 from smadmm.io.prepared import write_prepared
 from smadmm.io.scan import Blocks, Fan, ScanError, fan_of
@@ -86,6 +86,42 @@ def test_data_exchange(tmp_path, measured):
     few = found.evenly(4)
     assert few.shape == (SLICES, 4, DETECTORS) and few.degrees.tolist() == DEGREES[::2].tolist()
     np.testing.assert_array_equal(few[2], found[2][::2])
+
+
+def test_data_exchange_as_beamlines_vary_it(tmp_path, measured):
+    """Fields before and after the scan, a start and a step instead of angles, axes of length 1."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["exchange/data"], file["exchange/data_dark"] = measured.counts, measured.darks
+        file["exchange/data_white_pre"], file["exchange/data_white_post"] = measured.flats[:3], measured.flats[3:]
+        file["process/acquisition/rotation/rotation_start"] = np.zeros(1)
+        file["process/acquisition/rotation/rotation_step"] = np.array([22.5])
+    found = read_sinogram(tmp_path / "a.h5")
+    measured.is_in(found)
+    assert "5 flat and 4 dark fields of the file used" in found.notes
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["entry/data/data"], file["entry/data/flat"] = measured.counts[:, None], measured.flats
+        file["entry/data/dark"], file["entry/data/ang"] = measured.darks, DEGREES
+    measured.is_in(read_sinogram(tmp_path / "b.h5"))
+    with h5py.File(exchange(tmp_path / "c.h5", measured), "a") as file:
+        file["exchange/theta"][:] = 0
+    with pytest.raises(ScanError, match="c.h5 has 8 angles that are all 0; give angles"):
+        read_sinogram(tmp_path / "c.h5")
+
+
+def test_transmission_is_told_from_line_integrals(tmp_path):
+    t = np.linspace(-1, 1, 64)
+    integrals = np.repeat(2 * np.sqrt(np.clip(0.5 - t**2, 0, None))[None], 30, 0).astype(np.float32)
+    for values, taken in ((integrals, False), (np.exp(-integrals), True), (1 + integrals, False), (-integrals, False)):
+        np.save(tmp_path / "a.npy", values)
+        np.savetxt(tmp_path / "angles.txt", np.arange(30) * 6.0)
+        np.save(tmp_path / "b.npy", values.T)
+        for name in ("a.npy", "b.npy"):
+            found = read_sinogram(tmp_path / name, str(tmp_path / "angles.txt"))
+            np.testing.assert_allclose(found[0][:], integrals if taken else values, atol=1e-6)
+            assert any("transmission, of which -log is taken" in note for note in found.notes) == taken
+    stack = np.exp(-np.stack([integrals, 2 * integrals], 1))
+    np.savez(tmp_path / "a.npz", projections=stack, angles=np.arange(30) * 6.0)
+    np.testing.assert_allclose(read_sinogram(tmp_path / "a.npz")[1][:], 2 * integrals, atol=1e-6)
 
 
 def test_photons_are_those_of_the_flat_fields(tmp_path):
@@ -228,6 +264,18 @@ def test_matlab_73(tmp_path, measured):
     assert (found.geometry.source_to_axis, found.geometry.source_to_detector) == (100, 150)
 
 
+def test_nxtomo_of_several_detectors(tmp_path, measured):
+    """The frames are those nearest to the key; angles may be those of the projections alone."""
+    frames = np.concatenate([measured.darks, measured.flats, measured.counts])
+    with h5py.File(tmp_path / "a.nxs", "w") as file:
+        file["entry1/pco4000/data"] = np.zeros(frames.shape)
+        tomo = file.create_group("entry1/tomo_entry")
+        tomo["instrument/detector/data"], tomo["sample/rotation_angle"] = frames, DEGREES
+        tomo["instrument/detector/image_key"] = np.repeat([2, 1, 0], [4, 5, VIEWS])
+        tomo["data/data"] = h5py.SoftLink("/entry1/tomo_entry/instrument/detector/data")
+    measured.is_in(read_sinogram(tmp_path / "a.nxs"))
+
+
 def test_mrc_with_the_angles_beside_it(tmp_path, measured):
     path = tmp_path / "a.mrc"
     with mrcfile.new(path) as file:
@@ -238,6 +286,9 @@ def test_mrc_with_the_angles_beside_it(tmp_path, measured):
         f"[ZValue = {i}]\nTiltAngle = {a}\nRotationAngle = 0.3\n" for i, a in enumerate(DEGREES)
     )
     (tmp_path / "a.mrc.mdoc").write_text(mdoc)
+    measured.integrals_are_in(read_sinogram(path))
+    sections = mdoc.split("[ZValue")
+    (tmp_path / "a.mrc.mdoc").write_text("[ZValue".join([sections[0], *sections[:0:-1]]))  # in the order of the dose
     measured.integrals_are_in(read_sinogram(path))
     (tmp_path / "a.mrc.mdoc").write_text(mdoc.replace("0.3", "85.3"))
     with pytest.raises(ScanError, match="tilt axis 85.3 degrees off the vertical.*align the series first"):
@@ -274,6 +325,69 @@ def test_a_folder_of_tiff_projections(tmp_path, measured):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ScanError, match="has no DICOM or TIFF projections in it, and is no Zarr store"):
         read_sinogram(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("flat", ["refHST0000", "ref_0001", "OpenBeam_3", "ob/x_1", "Gain1", "FF_2", "tomo_flat_4"])
+def test_names_of_flat_fields(tmp_path, measured, flat):
+    folder = tmp_path / "reference of i0"  # only names inside the folder count
+    for number, frame in enumerate(measured.counts):
+        (folder / flat).parent.mkdir(parents=True, exist_ok=True)
+        tifffile.imwrite(folder / f"preference_{number}.tif", frame)
+    tifffile.imwrite(folder / f"{flat}.tif", measured.flats, photometric="minisblack")
+    tifffile.imwrite(folder / "DarkImage.tif", measured.darks, photometric="minisblack")
+    measured.is_in(read_sinogram(folder, "0:180"))
+
+
+def test_folders_that_are_not_understood(tmp_path, measured):
+    folder = tiff_folder(tmp_path / "scan", measured)
+    tifffile.imwrite(folder / "beam_1.tif", measured.flats[0])
+    np.savetxt(folder / "angles.txt", DEGREES)
+    with pytest.raises(ScanError, match=r"8 angles and 9 projections, 8 of them scan\*, 1 of them beam\*; flat fields"):
+        read_sinogram(folder)
+    with pytest.raises(ScanError, match="has 5 TIFF files, all named as flat or dark fields; rename"):
+        read_sinogram(shutil.move(folder / "flats", tmp_path / "flat" / "flats") and tmp_path / "flat")
+
+
+NIKON = """[XTekCT]
+Name=bone
+SrcToObject={0}
+SrcToDetector={1}
+DetectorPixelSizeX=0.2
+InitialAngle=10
+AngularStep=22.5
+WhiteLevel=40000
+"""
+SKYSCAN = """[Acquisition]
+Image Pixel Size (um)=13.0
+Object to Source (mm)=94.0
+Camera to Source (mm)=188.0
+Rotation Step (deg)=22.500
+"""
+
+
+def test_what_laboratory_scanners_tell(tmp_path, measured):
+    for number, frame in enumerate(measured.counts):
+        tifffile.imwrite(tmp_path / f"bone_{number}.tif", frame[:1])
+    about = tmp_path / "bone.xtekct"
+    about.write_text(NIKON.format(4, 8))
+    for path in (tmp_path, about):
+        found = read_sinogram(path)
+        assert found.geometry == Fan(4, 8, 0.2, "mm") and "geometry of bone.xtekct" in found.notes
+        np.testing.assert_allclose(found.degrees, 10 + DEGREES)
+        np.testing.assert_allclose(found[0][:], -np.log(measured.counts[:, 0] / 4e4), atol=1e-6)
+    assert read_sinogram(tmp_path, "0:180").geometry == Fan(4, 8, 0.2, "mm")
+    about.write_text(NIKON.format(1e4, 2e4))  # so far away that rays are parallel
+    assert read_sinogram(tmp_path).geometry is None
+    (tmp_path / "bone_.log").write_text(SKYSCAN)
+    with pytest.raises(ScanError, match=r"has 2 files of scanners \(bone.xtekct, bone_.log\)"):
+        read_sinogram(tmp_path)
+    about.unlink()
+    with pytest.raises(ScanError, match="without flat fields"):
+        read_sinogram(tmp_path)
+    assert scanners.beside(tmp_path).fan.spacing == pytest.approx(0.026)  # at the detector pixels are twice as large
+    (tmp_path / "bone_.log").write_text(SKYSCAN + "[Reconstruction]\n")
+    with pytest.raises(ScanError, match="bone_.log is the record of a reconstruction; give the folder of the proj"):
+        read_sinogram(tmp_path, air=4e4)
 
 
 def test_dicom_projections(tmp_path, measured):
@@ -402,9 +516,11 @@ def test_truncated_mislabelled_and_foreign_files_are_one_sentence(tmp_path, meas
             if name == "mislabelled":
                 kind = "TIFF" if ending != "tif" else "HDF5"
                 assert text.endswith(f"it begins as {kind} files do, so its ending may be wrong"), text
-    (tmp_path / "a.txrm").write_bytes(b"\xd0\xcf\x11\xe0")
-    with pytest.raises(ValueError, match="a.txrm is not a sinogram"):
-        read_sinogram(tmp_path / "a.txrm")
+    for name, cure in {"a.txrm": "read it by dxchange", "a.edf": "read it by fabio", "a.his": "numpy.fromfile",
+                       "a.vgi": "give the projections", "a.xyz": "is not a scan; give .npy"}.items():  # fmt: skip
+        (tmp_path / name).write_bytes(b"\xd0\xcf\x11\xe0")
+        with pytest.raises(ValueError, match=cure):
+            read_sinogram(tmp_path / name)
 
 
 def test_the_error_of_all_readers_survives_another_process():

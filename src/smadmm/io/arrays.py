@@ -4,7 +4,7 @@ A name counts by its last part. An array with two or three axes is taken if as m
 it; of several the one with a usual name; else the caller names one. Flat and dark fields beside it are used. APS Data
 Exchange files hold /exchange/data (views x rows x columns), data_white, data_dark and theta. NeXus NXtomo files hold
 all frames in one array; image_key says which are projections (0), flat (1), dark (2) or invalid (3) and rotation_angle
-has the angle of each.
+has the angle of each. Where only the start and the step of a rotation are written, angles follow from these.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from smadmm.io.hdf5 import HDF5, check_readable, read_hdf5
 from smadmm.io.images import Lazily
 from smadmm.io.limits import load_npz
 from smadmm.io.matlab import read_matlab
-from smadmm.io.scan import AXES, Content, Fan, Found, Grown, ScanError, fan_of
+from smadmm.io.scan import AXES, Content, Fan, Found, Grown, ScanError, Squeezed, fan_of
 from smadmm.io.zarr_store import is_zarr, read_zarr
 
 SINOGRAM_KEYS = ("sinogram", "sino", "sinograms", "projections", "data")
 ANGLE_KEYS = ("angles", "theta", "angle", "thetas", "rotation_angle")
 FLAT_NAMES = ("flat", "flats", "white", "data_white", "flat_field", "flat_fields", "flatfield")
 DARK_NAMES = ("dark", "darks", "data_dark", "dark_field", "dark_fields", "darkfield")
+WHEN = r"_(pre|post|before|after|start|end|\d+)$"  # fields may be in several arrays
 OTHER_NAMES = ("truth", "image_key", "image_key_control", *FLAT_NAMES, *DARK_NAMES)
 LISTED = 10  # arrays in an error
 PROJECTION, FLAT, DARK, INVALID = 0, 1, 2, 3  # of image_key
@@ -56,11 +57,15 @@ def content_of(path: Path, growing: bool = False) -> Content | None:
     return read_matlab(path) if suffix == ".mat" else None
 
 
+def _is_field(name: str, names: Sequence[str]) -> bool:
+    return re.sub(WHEN, "", _last(name)) in names
+
+
 def _level(content: Content) -> Content:
     """Arrays that grow with the scan, cut to the same number of views."""
     fields = ("truth", *FLAT_NAMES, *DARK_NAMES)
     grows = [name for name, array in content.arrays.items()
-             if _last(name) not in fields and getattr(array, "maxshape", (None,))[0] is None]  # fmt: skip
+             if not _is_field(name, fields) and getattr(array, "maxshape", (None,))[0] is None]  # fmt: skip
     views = min((content.arrays[name].shape[0] for name in grows), default=0)
     content.arrays |= {name: Grown(content.arrays[name], views) for name in grows}
     return content
@@ -84,18 +89,21 @@ def measurement(path: Path, content: Content, array: str | None, views: int | No
         if found := _nxtomo(path, content, key, array):
             return found
     name = _chosen(path, content, array, views)
-    stored, angle_name = content.arrays[name], _angle_name(content, name)
+    stored, angle_name, layout = content.arrays[name], _angle_name(content, name), _layout(content, name)
     check_readable(path, name, stored) if path.is_file() else None
+    stored = stored if len(stored.shape) < 4 else Squeezed(stored)
     angles, unit = None, named_unit("")
     if angle_name is not None:
         angles = np.asarray(content.arrays[angle_name][...], dtype=np.float64).ravel()
         unit = named_unit(f"{content.attribute(angle_name, 'units')} {_last(angle_name)}")
+    elif layout is not None and len(layout) == len(stored.shape):
+        angles, unit = _stepped(content, stored.shape[layout.index("views")]), "degrees"
     truth = next((key for key in content.arrays if _last(key) == "truth"), None)
     beside = content.attributes.get(name, {})
     center, photons = (float(beside[key]) if key in beside else None for key in ("center", "photons"))
     notes = (f"{name} is read",) if "/" in name or len(content.arrays) > 1 else ()
     return Found(
-        stored, angles, unit, _layout(content, name), None,
+        stored, angles, unit, layout, None,
         flat=_beside(content, name, FLAT_NAMES), dark=_beside(content, name, DARK_NAMES),
         counts="count" in content.attribute(name, "units").lower(), geometry=fan_of(content.values),
         center=center, photons=photons,
@@ -118,8 +126,26 @@ def _group(name: str) -> str:
 
 
 def _beside(content: Content, name: str, names: Sequence[str]) -> Any:
-    found = [key for key in content.arrays if _last(key) in names and _group(key) == _group(name)]
-    return content.arrays[found[0]] if found else None
+    """A field in the group of an array; one that was measured before and after in two arrays as one."""
+    found = [key for key in content.arrays if _is_field(key, names) and _group(key) == _group(name)]
+    usual = next((key for key in found if _last(key) in names), None)
+    parts = [content.arrays[key] for key in ([usual] if usual else found)]
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    frames = [(part, n) for part in parts for n in (range(part.shape[0]) if len(part.shape) == 3 else (...,))]
+    return Lazily((len(frames), *parts[0].shape[-2:]), lambda n: np.asarray(frames[n][0][frames[n][1]]))
+
+
+def _stepped(content: Content, views: int) -> NDArray[np.float64] | None:
+    """Angles by the start and the step of a rotation, as beamlines note them; None: these are not written."""
+    told = {}
+    for name, value in content.values.items():
+        found = re.search(r"rotation[/_](start|step)$", name.lower())
+        if found and isinstance(value, float):
+            told[found[1]] = value
+    if not told.get("step") or "start" not in told:
+        return None
+    return told["start"] + told["step"] * np.arange(views, dtype=np.float64)
 
 
 def _angle_name(content: Content, name: str) -> str | None:
@@ -136,8 +162,14 @@ def _angle_name(content: Content, name: str) -> str | None:
 
 
 def _is_angles(name: str, array: Any) -> bool:
-    named = re.search(r"^(angle|theta|rotation_angle)|(angles?|thetas?)$", _last(name))
+    named = re.search(r"^(angle|theta|rotation_angle|angs?$)|(angles?|thetas?)$", _last(name))
     return named is not None and math.prod(array.shape) == max(array.shape, default=0)
+
+
+def _axes_used(array: Any) -> int:
+    """The number of axes; beyond three those of length 1 do not count."""
+    shape = tuple(array.shape)
+    return len(shape) if len(shape) < 4 else sum(n > 1 for n in shape)
 
 
 def _chosen(path: Path, content: Content, array: str | None, views: int | None) -> str:
@@ -146,8 +178,8 @@ def _chosen(path: Path, content: Content, array: str | None, views: int | None) 
     candidates = [
         name
         for name, value in arrays.items()
-        if len(value.shape) in (2, 3) and math.prod(value.shape) > max(value.shape) and value.dtype.kind in "iuf"
-        and _last(name) not in OTHER_NAMES and not _is_angles(name, value)
+        if _axes_used(value) in (2, 3) and math.prod(value.shape) > max(value.shape) and value.dtype.kind in "iuf"
+        and not _is_field(name, OTHER_NAMES) and not _is_angles(name, value)
     ]  # fmt: skip
     if array is not None:
         whole = [name for name in arrays if name == array.strip("/")]
@@ -200,23 +232,31 @@ def _nxtomo(path: Path, content: Content, key: str, array: str | None) -> Found 
         for name, value in content.arrays.items()
         if len(value.shape) == 3 and len(kinds) == value.shape[0] and array in (None, name, _last(name))
     ]
-    best = [name for name in stacks if _group(name) == _group(key)] or stacks
-    if not best:
+    if not stacks:
         return None
+    shared = {name: _shared(name, key) for name in stacks}
+    best = [name for name in stacks if shared[name] == max(shared.values())]
     if len(best) > 1:
         raise _refused(path, content, f"has {len(best)} arrays of {len(kinds)} frames")
     name, turns = best[0], [n for n in content.arrays if _last(n) == "rotation_angle"]
     check_readable(path, name, content.arrays[name])
     stored, frames = content.arrays[name], np.flatnonzero(kinds == PROJECTION)
     found = Found(stored, None, "auto", ("views", "slices", "detectors"), frames, names=tuple(content.arrays))
-    fitting = [turn for turn in turns if math.prod(content.arrays[turn].shape) == len(kinds)]
+    fitting = [turn for n in (len(kinds), len(frames)) for turn in turns if math.prod(content.arrays[turn].shape) == n]
     if fitting:
-        angles = np.asarray(content.arrays[fitting[0]][...], dtype=np.float64).ravel()  # of all frames
+        angles = np.asarray(content.arrays[fitting[0]][...], dtype=np.float64).ravel()  # of all frames, or projections
         found = replace(found, angles=angles, unit=named_unit(content.attribute(fitting[0], "units")))
     frames_said = f"{len(kinds)} frames, {int((kinds > DARK).sum())} of them invalid or for alignment"
     notes = (f"{name} is read: {len(frames)} projections of {frames_said}",)
     flat, dark = (_frames(stored, np.flatnonzero(kinds == kind)) for kind in (FLAT, DARK))
     return replace(found, flat=flat, dark=dark, geometry=_distances(content), notes=notes)
+
+
+def _shared(one: str, two: str) -> int:
+    """How many groups two names share from the root on."""
+    return next(
+        n for n, (a, b) in enumerate(zip([*one.split("/"), ""], [*two.split("/"), "/"], strict=False)) if a != b
+    )
 
 
 def _frames(stored: Any, numbers: NDArray[np.int64]) -> Any:

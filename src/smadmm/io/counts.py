@@ -30,6 +30,7 @@ from smadmm.io.tiff_folder import pages_of, tiff_files
 FEWEST_FRAMES = 3  # of a flat field to see its scatter
 MOST_DEAD = 0.1  # of the detectors
 LEAST_TRANSMISSION = 1e-4
+NEAR_ONE, EDGE = 0.1, 0.03  # of I/I0 beside the object; the share of detectors at each edge
 COUNTED = 50  # whole numbers up to such a one, or more, are counts
 
 Field = Any  # an array of numbers, or anything with a shape that is read by indexing
@@ -67,6 +68,26 @@ def are_counts(stored: Any) -> bool:
     return all((p >= 0).all() and (p == np.rint(p)).all() for p in pieces) and max(p.max() for p in pieces) >= COUNTED
 
 
+def are_shares(stored: Any, axes: tuple[int | None, int, int]) -> bool:
+    """Whether numbers are I/I0: nearly 1 at both edges of the detector, and less between, as no line integral is."""
+    across, darkest = axes[2], 1.0
+    length = stored.shape[0 if across else 1]
+    for number in {length // 7, length // 3, length - 1}:
+        piece = np.asarray(stored[number] if across else stored[:, number], dtype=np.float64)
+        piece = np.moveaxis(piece, max(across - 1, 0), -1)
+        if piece.shape[-1] < 16 or not np.isfinite(piece).all():
+            return False
+        width = max(1, round(EDGE * piece.shape[-1]))
+        edges = [np.median(side, axis=-1) for side in (piece[..., :width], piece[..., -width:])]
+        if min(np.quantile(edge, 0.1) for edge in edges) < 1 - NEAR_ONE or piece.min() < 0:
+            return False
+        if max(np.quantile(edge, 0.9) for edge in edges) > 1 + NEAR_ONE or np.median(piece) > 1 + NEAR_ONE:
+            return False
+        middle = piece[..., piece.shape[-1] // 3 : -(piece.shape[-1] // 3)]
+        darkest = min(darkest, float(np.median(middle)))
+    return darkest < 1 - NEAR_ONE
+
+
 def from_counts(counts: Sinogram, flat: Field | str, dark: Field | str | None) -> Sinogram:
     """The sinogram of counts, by their flat and dark (None: 0) fields: arrays, or files of them.
 
@@ -88,7 +109,7 @@ def from_counts(counts: Sinogram, flat: Field | str, dark: Field | str | None) -
     photons = None if scatter is None else _photons(scatter[~dead], (light - no_light)[~dead])
     note = f"counts divided by a flat field of {full:.4g} counts above the dark field"
     note += "" if photons is None else f", whose noise is that of {photons:.3g} photons"
-    notes, lost = (*counts.notes, note), None
+    notes, lost = (*counts.notes, *([note] if full > 1 else ())), None
     if dead.any():
         slices = counts.axes[0]
         lost = dead[None] if slices is None else dead if slices < counts.axes[2] else dead.T
@@ -114,7 +135,8 @@ def _mean(
         field = _file(name, path)
     if math.prod(field.shape) == 1:
         field = np.broadcast_to(np.asarray(field, dtype=np.float64).ravel()[0], view)
-    places = [place for place in sorted({0, axis}) if np.delete(field.shape, place).tolist() == list(view)]
+    places = [place for place in sorted({0, axis}) if (*field.shape[:place], *field.shape[place + 1 :]) == view]
+    places = [place for place in places if place < len(field.shape)]
     if len(places) > 1:
         raise ArgumentError(
             told + " has as many frames as the volume has slices, so that their axes cannot be told apart; give the "

@@ -43,8 +43,15 @@ def _angles(path: Path) -> tuple[NDArray[np.float64] | None, str]:
                     f"has its tilt axis {lean[0]:g} degrees off the vertical, as {beside.name} says",
                     "align the series first, so that the axis is vertical",
                 )
-            return np.array(_numbers("TiltAngle", text)), f"angles of {beside.name}"
+            return _in_order(text), f"angles of {beside.name}"
     return None, ""
+
+
+def _in_order(text: str) -> NDArray[np.float64]:
+    """The angles in the order of the sections, which an .mdoc may list as they were taken."""
+    sections = re.findall(r"^\[ZValue\s*=\s*(\d+)\](.*?)(?=^\[|\Z)", text, re.MULTILINE | re.DOTALL)
+    told = [(int(number), angle) for number, lines in sections for angle in _numbers("TiltAngle", lines)]
+    return np.array([angle for _, angle in sorted(told)] if told else _numbers("TiltAngle", text))
 
 
 def _numbers(name: str, text: str) -> list[float]:

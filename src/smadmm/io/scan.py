@@ -330,6 +330,33 @@ class Blocks:
         return self.block.take(int(number) - self.first, self.axis)
 
 
+class Squeezed:
+    """An array without its axes of length 1."""
+
+    def __init__(self, array: Any):
+        self.array, self.dtype = array, array.dtype
+        self.axes = [axis for axis, n in enumerate(array.shape) if n > 1]
+        self.shape = tuple(array.shape[axis] for axis in self.axes)
+        chunks = getattr(array, "chunks", None)
+        self.chunks = chunks and tuple(chunks[axis] for axis in self.axes)
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, key: Any) -> Any:
+        parts = key if isinstance(key, tuple) else (key,)
+        parts = () if parts == (Ellipsis,) else parts
+        whole: list[Any] = [0] * len(self.array.shape)
+        for axis in self.axes:
+            whole[axis] = np.s_[:]
+        for axis, part in zip(self.axes, parts, strict=False):
+            whole[axis] = part
+        return self.array[tuple(whole)]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
+        return np.asarray(self[...], dtype=dtype)
+
+
 class Grown:
     """The first `length` views of an array that may be longer."""
 

@@ -23,15 +23,30 @@ from smadmm.arguments import ArgumentError, one_of, positive
 from smadmm.io import dicom
 from smadmm.io.angles import in_degrees, read_angles, read_range
 from smadmm.io.arrays import ANGLE_KEYS, SINOGRAM_KEYS, content_of, measurement
-from smadmm.io.counts import are_counts, from_counts
+from smadmm.io.counts import are_counts, are_shares, from_counts
 from smadmm.io.hdf5 import HDF5
 from smadmm.io.images import read_tiff
 from smadmm.io.limits import load_npy
 from smadmm.io.mrc import MRC, read_mrc
 from smadmm.io.scan import AXES, BENT, Blocks, Found, ScanError, Sinogram, readable
+from smadmm.io.scanners import SCANNERS
 from smadmm.io.tiff_folder import read_tiff_folder
 
 SINOGRAMS = (".npy", ".npz", *HDF5, ".tif", ".tiff", ".mat", *MRC)
+NUMPY_CURE = "and save the projections by numpy.save"
+# endings of formats that are not read, what they are, and what to do
+FOREIGN = (
+    ((".txrm", ".xrm"), "is a scan of an Xradia microscope",
+     f"export it there as TIFF, or read it by dxchange {NUMPY_CURE}"),
+    ((".edf",), "is an ESRF data file", f"read it by fabio {NUMPY_CURE}"),
+    ((".his", ".raw", ".bin", ".dat", ".seq"), "holds numbers without their type and shape",
+     f"read them by numpy.fromfile with both {NUMPY_CURE}"),
+    ((".vgi", ".vol", ".rec"), "holds a volume that is reconstructed already", "give the projections"),
+    ((".png", ".jpg", ".jpeg", ".bmp", ".gif"), "is a picture", "add {simulate} VIEWS to project it"),
+    ((".zip", ".gz", ".tar", ".tgz", ".bz2", ".xz", ".7z"), "is an archive", "unpack it"),
+    ((".nii", ".nrrd", ".mha", ".mhd", ".fits"), "is of a kind that is not read",
+     f"read it by a library of that format {NUMPY_CURE}"),
+)  # fmt: skip
 NO_ANGLES = "give {angles} as a file (one number per view) or a range of degrees, such as 0:180"
 AXES_CURE = "say what they are, in the file's order, such as {axes} slices,views,detectors"
 COUNTS_CURE = (
@@ -120,13 +135,13 @@ def _found(path: Path, array: str | None, views: int | None, growing: bool = Fal
         return Found(load_npy(path, mapped=True))
     if suffix in (".tif", ".tiff"):
         return Found(read_tiff(path, mapped=True))
+    if suffix in SCANNERS:
+        return read_tiff_folder(path.parent)
+    for endings, kind, cure in FOREIGN:
+        if suffix in endings:
+            raise ScanError(path, kind, cure)
     known = ", ".join(SINOGRAMS)
-    raise ArgumentError(
-        "{0} is not a sinogram; give {1}, DICOM projections, Zarr or a folder of TIFF, or add {simulate} VIEWS to an "
-        "image or DICOM",
-        path,
-        known,
-    )
+    raise ArgumentError("{0} is not a scan; give {1}, DICOM projections, Zarr or a folder of TIFF", path, known)
 
 
 def _sinogram(
@@ -151,6 +166,8 @@ def _sinogram(
         given = given[found.frames]
     if len(given) != views:
         raise ScanError(path, f"has {views} projections, but there are {len(given)} angles", NO_ANGLES)
+    if span is None and views > 1 and np.ptp(given) == 0:
+        raise ScanError(path, f"has {views} angles that are all {given[0]:g}", NO_ANGLES)
     degrees, said = in_degrees(given, found.unit if unit == "auto" else unit)
     fan, notes = found.geometry, (said, _orientation(shape, axes), *found.notes)
     if fan is not None:
@@ -177,6 +194,9 @@ def _normalised(sinogram: Sinogram, found: Found, told: tuple[str | None, str | 
         return from_counts(replace(sinogram, notes=(*sinogram.notes, note)), found.flat, no_light)
     if found.counts or are_counts(sinogram.stored):
         raise ScanError(sinogram.path, f"holds counts ({sinogram.stored.dtype}) without flat fields", COUNTS_CURE)
+    if are_shares(sinogram.stored, sinogram.axes):
+        note = "values are near 1 beside the object and below behind it: transmission, of which -log is taken"
+        return from_counts(replace(sinogram, notes=(*sinogram.notes, note)), np.array(1.0), None)
     return sinogram
 
 
