@@ -19,12 +19,13 @@ from smadmm.losses import (
     OperatorPoisson,
     PoissonLoss,
     PtychographyLoss,
+    RobustTomography,
     Sigmoid,
     Squared,
     SquaredHinge,
     Stream,
 )
-from smadmm.operators import CodedDiffraction, Matrix, Ptychography, circle_masks
+from smadmm.operators import CodedDiffraction, Matrix, Ptychography, Radon, circle_masks
 from smadmm.proxes import L1
 from smadmm.sampling import Ordered, Rng, iid, pass_batches, reshuffled, run_batches, runs
 
@@ -50,6 +51,8 @@ COMPLEX_DIFFRACTION = CodedDiffraction(random((N, 4, D), 10, torch.complex128), 
 PATTERNS = 1 + random((N, 4, D), 9).abs()
 
 SCAN = Ptychography(random((3, 2), 5, torch.complex128), [(i % 3, 0.5 * (i % 4)) for i in range(N)], (6, 5))
+TURNS = Radon(6, np.arange(N) * np.pi / N, 9)
+WEIGHTED = random((N, 9), 11).abs()
 LOSSES = {
     "sigmoid": Sigmoid(X, SIGNS),
     "logistic": Logistic(X, SIGNS),
@@ -70,6 +73,8 @@ LOSSES = {
         BLOCKS, random(N, 4).reshape(4, 6), 0.7, WEIGHTS.reshape(4, 6), dtype=torch.float64
     ),
     "operators, Poisson": OperatorPoisson(BLOCKS, random(N, 4).abs().reshape(4, 6), 0.5, dtype=torch.float64),
+    "tomography, Huber": RobustTomography(TURNS, random((N, 9), 4), 0.5, "huber", WEIGHTED, dtype=torch.float64),
+    "tomography, Student": RobustTomography(TURNS, random((N, 9), 4), 0.5, "student", dtype=torch.float64),
     "amplitude": AmplitudeLoss(DIFFRACTION, PATTERNS),
     "amplitude, sum": AmplitudeLoss(DIFFRACTION, PATTERNS, reduction="sum"),
     "amplitude, complex": AmplitudeLoss(COMPLEX_DIFFRACTION, PATTERNS),

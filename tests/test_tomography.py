@@ -11,7 +11,7 @@ import torch
 from smadmm import ADMM, SGD, Power, Problem, Stop, Storm, run
 from smadmm.checkpoint import describe
 from smadmm.imaging.preconditioner import FourierStep
-from smadmm.losses import Tomography, Transmission
+from smadmm.losses import RobustTomography, Tomography, Transmission
 from smadmm.operators import Radon
 from smadmm.proxes import Box, Zero
 from smadmm.sampling import Rng, golden, iid, reshuffled, stride
@@ -52,6 +52,40 @@ def test_fused_gradient_equals_the_plain_one_and_finite_differences(name):
         ahead, behind = (exact.value((x + h * d).double(), batch) for h in (0.5, -0.5))  # quadratic: exact for any h
         slope = float((exact.gradient((x.double(),), (1.0,), batch) * d).sum())
         assert slope == pytest.approx(float(ahead - behind), rel=1e-5)
+
+
+@pytest.mark.parametrize("shape", ["huber", "student"])
+def test_robust_losses_are_least_squares_for_good_rays_and_lie_below_it(shape):
+    x, d = random(RADON.in_shape, 2), random(RADON.in_shape, 3)
+    plain = Tomography(RADON, SINOGRAM, WEIGHTS)
+    wide, narrow = (RobustTomography(RADON, SINOGRAM, delta, shape, WEIGHTS) for delta in (1e5, 0.1))
+    assert difference(wide.gradient((x,), (1.0,), plain.full()), plain.gradient((x,), (1.0,), plain.full())) < 1e-5
+    assert float(wide.value(x, plain.full())) == pytest.approx(float(plain.value(x, plain.full())), rel=1e-4)
+    assert float(narrow.value(x, plain.full())) < 0.1 * float(plain.value(x, plain.full()))
+    slope = (narrow.gradient((x,), (1.0,), plain.full()) * d).sum()  # least squares around x is a majorant
+    for length in (-1.0, -0.1, 0.1, 1.0):
+        model = narrow.majorant()
+        bent = model.value(x + length * d, model.full()) - model.value(x, model.full())
+        bent -= length * (model.gradient((x,), (1.0,), model.full()) * d).sum()
+        above = narrow.value(x, plain.full()) + length * slope + bent
+        assert float(narrow.value(x + length * d, plain.full())) <= float(above) * (1 + 1e-5)
+
+
+def test_one_wrong_ray_pulls_with_a_bounded_force():
+    right = torch.zeros_like(SINOGRAM)
+    wrong = right.clone()
+    wrong[7, 20] = 1e4
+    x = torch.zeros(RADON.in_shape)
+    pulls = {}
+    for name, make in {"squares": Tomography, "huber": RobustTomography, "student": RobustTomography}.items():
+        more = () if name == "squares" else (0.5, name)
+        one, two = (make(RADON, data, *more).gradient((x,), (1.0,), torch.tensor([7])) for data in (right, wrong))
+        pulls[name] = float((two - one).norm())
+    assert pulls["student"] < pulls["huber"] < 1e-3 * pulls["squares"]
+    with pytest.raises(ValueError, match="must be positive, got 0"):
+        RobustTomography(RADON, SINOGRAM, 0)
+    with pytest.raises(ValueError, match="one of huber, student, got 'l1'"):
+        RobustTomography(RADON, SINOGRAM, 1, "l1")
 
 
 @pytest.mark.slow

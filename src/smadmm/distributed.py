@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 import torch
 import torch.distributed as dist
@@ -266,6 +266,10 @@ class Sharded(FiniteSum):
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._loss, name)
+
+    def majorant(self) -> Loss | None:
+        model = self._loss.majorant()
+        return self if model is self._loss else None if model is None else Sharded(cast(FiniteSum, model), self._own)
 
     def described(self) -> Any:
         """For checkpoints: the loss itself, whatever the ranks; of data that no rank has all, a few samples."""

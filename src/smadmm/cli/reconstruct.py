@@ -128,6 +128,15 @@ def reconstruct(
         list[str] | None,
         typer.Option(help=f"Skip this repair (can be repeated): {', '.join(REPAIRS)}.", metavar="REPAIR"),
     ] = None,
+    loss: Annotated[
+        str,
+        typer.Option(
+            help="squares; huber or student, on which rays that are wrong by a few times the noise pull less."
+        ),
+    ] = "squares",
+    hardening: Annotated[
+        bool, typer.Option("--hardening", help="Make up for beam hardening: the object is of one material.")
+    ] = False,
     method: MethodName = "smadmm",
     prior: PriorName = "auto",
     batch: Annotated[int | None, typer.Option(help="Views per step; by default all.")] = None,
@@ -164,7 +173,8 @@ def reconstruct(
     lengths = {"source_to_axis": source_to_axis, "source_to_detector": source_to_detector, "pitch": pitch}
     common: dict[str, Any] = {
         "spacing": spacing, "photons": photons, "prior": prior, "strength": strength, "method": method,
-        "raw": raw or without or False, "seed": seed, "threads": threads, "device": device,
+        "raw": raw or without or False, "loss": loss, "hardening": hardening, "seed": seed, "threads": threads,
+        "device": device,
     }  # fmt: skip
     if simulate is None:
         if snr is not None:

@@ -33,6 +33,7 @@ from torch import Tensor
 from smadmm.arguments import ArgumentError, one_of, positive
 from smadmm.imaging.any_operator import by_operator
 from smadmm.imaging.finished import Finished
+from smadmm.imaging.hardening import straightened
 from smadmm.imaging.inspection import REPAIRS, Inspection, Survey, angles_of, repaired, skipped, survey_of
 from smadmm.imaging.pnp import METHODS, Method
 from smadmm.imaging.priors import LEARNED, Denoiser, as_prior, find_prior, suited
@@ -54,6 +55,7 @@ from smadmm.imaging.slices import Scan, judged
 from smadmm.imaging.trial import FEWEST_VIEWS
 from smadmm.imaging.volumes import Inspected, each_slice
 from smadmm.io.files import locked, output_folder
+from smadmm.losses.tomography import SHAPES
 from smadmm.operators.fan import FanGeometry
 from smadmm.operators.linear import Operator
 from smadmm.operators.radon import Radon
@@ -90,6 +92,8 @@ def reconstruct(
     method: str = "smadmm",
     photons: float | None = None,
     bounds: tuple[float, float] | None = None,
+    loss: str = "squares",
+    hardening: bool = False,
     truth: Any = None,
     raw: bool | Collection[str] = False,
     seed: int = 0,
@@ -132,6 +136,10 @@ def reconstruct(
         fields of a file). None: the noise is measured in the data, where it varies as a function of the value.
     bounds : smallest and largest value of images, which the prior keeps to (the answer may exceed them by what the data
         say); None: not below 0, unless the data show values below.
+    loss : squares; huber or student (which is not convex), smooth losses that wrong rays pull less: for rays that are
+        wrong by a few times the noise, which inspection does not find. Detectors are then not calibrated.
+    hardening : the object is of one material, and soft rays are lost in it first: a polynomial that makes up for it is
+        found in the slice in the middle (smadmm.imaging.hardening).
     truth : the image, where it is known: SNR and SSIM are then measured.
     raw : True: data are taken as they are; or names of repairs not to be done (smadmm.imaging.inspection.REPAIRS).
     threads, device : where it is computed.
@@ -151,6 +159,7 @@ def reconstruct(
     """
     if operator is not None:
         scans = {"angles": angles, "size": size, "geometry": geometry, "photons": photons, "batch": batch,
+                 "hardening": hardening or None, "loss": None if loss == "squares" else loss,
                  "checkpoint": checkpoint, "executor": executor, "slices": slices}  # fmt: skip
         for name in (name for name, value in scans.items() if value is not None):
             raise ArgumentError("{" + name + "} belongs to scans, and {operator} says it all; leave it out")
@@ -164,6 +173,7 @@ def reconstruct(
         truth = told.truth if truth is None else truth
     refuse_noise(None, photons)
     one_of("method", method, METHODS)
+    one_of("loss", loss, ("squares", *SHAPES))
     positive(batch=batch, iterations=iterations, seconds=seconds, strength=strength, spacing=spacing, threads=threads)
     if center != "auto" and not (isinstance(center, (int, float)) and math.isfinite(center)):
         raise ArgumentError('{center} is a finite number or "auto", got {0!r}', center)
@@ -174,7 +184,10 @@ def reconstruct(
     views, detectors = (int(n) for n in sinogram.shape[-2:])
     given, notices = _degrees(angles, views, 180 if geometry is None else 360)
     off = skipped(raw)
-    middle = _checked_middle(stack, chosen, raw is True)
+    middle, told_first = _checked_middle(stack, chosen, raw is True), tuple[str, ...]()
+    if hardening:
+        stack, told_first = _without_hardening(stack, middle, given, center, off, geometry)
+        middle = read(stack[len(stack) // 2], 1.0)
     survey, look = _looked_at(middle, given, center, off, geometry)
     span = detectors * spacing
     sides, seen = _sides(size, truths, span, survey.width)
@@ -195,8 +208,8 @@ def reconstruct(
     stop = Stop(iterations=ITERATIONS if free else iterations, seconds=seconds)
     wanted, name = as_prior(prior, device, limits)
     scan = Scan(radon, scale, wanted, known, stop,
-                batch=batch, strength=strength, seed=seed, photons=photons, device=device, survey=survey, off=off,
-                seen=seen, rest=Stop(iterations=_rest(radon.views, look)) if free else None)  # fmt: skip
+                batch=batch, strength=strength, seed=seed, photons=photons, loss=loss, device=device, survey=survey,
+                off=off, seen=seen, rest=Stop(iterations=_rest(radon.views, look)) if free else None)  # fmt: skip
     noise = 0.0  # of a filtered back-projection; the prior of few views is not set for it
     if radon.views >= ENOUGH_VIEWS:
         noise = scan.statistics(images.rows, look).mean * noise_gain(radon, window_of(None))
@@ -213,7 +226,8 @@ def reconstruct(
             finished.settle(images, look, [learned, find_prior("tv", device, limits)])
         if not finished.interrupted:
             each_slice(finished, stack, truths, Inspected(images, look), first, executor, progress)
-    return finished.result(sinogram, truths, look, notices, time.perf_counter() - begin)
+    result = finished.result(sinogram, truths, look, notices, time.perf_counter() - begin)
+    return replace(result, notes=(*told_first, *result.notes))
 
 
 def _rest(views: int, look: Inspection | None) -> int:
@@ -270,6 +284,22 @@ def _looked_at(
         return survey, None
     look = repaired(values, survey, off)
     return replace(survey, center=look.center, fitted=False, findings=()), look
+
+
+def _without_hardening(
+    stack: Any,
+    middle: Rows,
+    angles: NDArray[np.float64],
+    center: float | str,
+    off: frozenset[str],
+    geometry: FanGeometry | None,
+) -> tuple[Any, tuple[str, ...]]:
+    """The slices without beam hardening, as the one in the middle shows it."""
+    if not (isinstance(middle, Tensor) and judged(middle)):
+        raise ArgumentError("{hardening} cannot be found in a sinogram of {0}; leave it out", tuple(middle.shape))
+    survey = survey_of(middle.numpy(), angles, center, off, geometry)
+    straight, note = straightened(stack, middle.numpy(), survey, off)
+    return straight, (note,)
 
 
 def _sides(

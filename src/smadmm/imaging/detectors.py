@@ -23,12 +23,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from smadmm.losses.inverse import combine
-from smadmm.losses.tomography import Tomography
+from smadmm.losses.tomography import RobustTomography, Tomography
 from smadmm.operators.radon.projector import Projector
 from smadmm.problem import Batch
 from smadmm.sampling import stride
 
 WIDE = 31  # detectors in half a wave of the shortest cosine that is left to the image
+GOOD = 2.5  # times the noise: the largest residual of a good ray
 LEAST = 1e-6  # of a deviation: that of errors which are not there
 
 
@@ -128,8 +129,11 @@ def loss_of(
     noise: float,
     deviations: Deviations,
     device: torch.device | str = "cpu",
+    robust: str | None = None,
 ) -> Tomography:
-    """The loss of a sinogram whose detectors deviate so much, or not at all."""
+    """The loss of a sinogram whose detectors deviate so much, or not at all; a robust one takes them as they are."""
+    if robust is not None:
+        return RobustTomography(radon, rows, GOOD * noise, robust, weights, stride, device=device)
     if not any(deviations):
         return Tomography(radon, rows, weights, sampling=stride, device=device)
     return Calibrated(radon, rows, weights, noise, deviations)

@@ -98,6 +98,9 @@ class FourierStep(XStep):
             raise ValueError(f"a batch has at least one view, got {batch}")
         if s is not None and not 0 < s < math.inf:
             raise ValueError(f"s must be positive and finite, got {s}; leave it out to have it computed")
+        if (model := loss.majorant()) is not loss:
+            assert isinstance(model, Tomography)
+            loss = model
         self.padded = _padded(loss.radon)
         self.H = (_symbol(loss.radon, batch) / loss.c).to(loss.everything.device, loss.dtype)
         self.s = MARGIN * self._largest_eigenvalue(loss, batch) if s is None else s

@@ -92,6 +92,7 @@ class Scan:
     strength: float = 1.0
     seed: int = 0
     photons: float | None = None
+    loss: str = "squares"
     device: str = "cpu"
     survey: Survey | None = None
     off: frozenset[str] = frozenset()
@@ -188,7 +189,8 @@ class Scan:
     ) -> tuple[Result, float]:
         """Solve for these statistics; also returns the weight of the prior."""
         rows, begin = images.rows, bar.n
-        loss = if_joined(loss_of(self.radon, rows, found.weights, found.noise, found.deviations, self.device))
+        robust = None if self.loss == "squares" else self.loss
+        loss = if_joined(loss_of(self.radon, rows, found.weights, found.noise, found.deviations, self.device, robust))
         rho = self.strength * posterior_weight(loss, found.noise, self.prior.sigma)
         solver = tomography(loss, self.prior.prox(rho), rho, self.method, self.batch, self.seed)
         first = images.first(found.mean, min(self.prior.sigma, LEVEL)) if start is None else start
@@ -238,6 +240,7 @@ class Scan:
             "limits": {"iterations": self.stop.iterations, "seconds": self.stop.seconds},
             "seed": self.seed,
             "photons": self.photons,
+            "loss": self.loss,
             "views": radon.views,
             "detectors": radon.detectors,
             "size": [radon.height, radon.width],

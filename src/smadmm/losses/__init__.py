@@ -8,7 +8,7 @@ from smadmm.losses.phase import AmplitudeLoss, IntensityLoss, PhaseLoss, Poisson
 from smadmm.losses.ptychography import PtychographyLoss
 from smadmm.losses.sources import ArrayRows, TableRows
 from smadmm.losses.stream import Stream, StreamEnded, StreamFailed
-from smadmm.losses.tomography import Tomography, Transmission
+from smadmm.losses.tomography import RobustTomography, Tomography, Transmission
 
 __all__ = [
     "GLM",
@@ -26,6 +26,7 @@ __all__ = [
     "PhaseLoss",
     "PoissonLoss",
     "PtychographyLoss",
+    "RobustTomography",
     "Sigmoid",
     "Squared",
     "SquaredHinge",
