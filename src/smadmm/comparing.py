@@ -22,7 +22,8 @@ from torch import Tensor
 from smadmm.extras import needs
 from smadmm.problem import Problem
 from smadmm.protocol import Tried, Tuned, interval, refuse_seen
-from smadmm.running import Diverged, Result, Solver, Stop, run
+from smadmm.results import Diverged, Result
+from smadmm.running import Solver, Stop, run
 from smadmm.sampling import Rng
 from smadmm.tuning import auto, start_of
 from smadmm.workers import executing, spread
