@@ -251,7 +251,7 @@ def test_values_below_zero_are_allowed_where_the_data_show_them():
 def test_limited_angles_are_said():
     angles = np.arange(VIEWS) * 120 / VIEWS
     (finding,) = inspect(scan(angles=angles), angles).findings
-    assert finding.kind == "range" and "no view in 61 of 180 degrees" in finding.text and not finding.repaired
+    assert finding.kind == "range" and "61 of 180 degrees have no view" in finding.text and not finding.repaired
 
 
 def test_views_agree_or_not():
@@ -269,7 +269,7 @@ def test_repairs_make_the_image_and_raw_takes_data_as_they_are():
     quality = [snr(truth, torch.from_numpy(r.image)) for r in (clean, repaired, raw)]
     assert quality[1] > quality[0] - 2 and quality[2] < quality[0] - 6
     assert repaired.inspection.center == pytest.approx(2.5, abs=0.1) and raw.inspection is None
-    assert len(repaired.notes) == 3 and "views left out" in repaired.notes[-1] and not repaired.warnings
+    assert len(repaired.notes) == 3 and "views were left out" in repaired.notes[-1] and not repaired.warnings
 
 
 def test_names_of_repairs_are_checked():

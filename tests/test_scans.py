@@ -80,7 +80,7 @@ def exchange(path, measured, **options):
 def test_data_exchange(tmp_path, measured):
     found = read_sinogram(exchange(tmp_path / "a.h5", measured))
     measured.is_in(found)
-    assert "5 flat and 4 dark fields of the file used" in found.notes and found.geometry is None
+    assert "5 flat and 4 dark fields of the file are used" in found.notes and found.geometry is None
     assert 2e4 < found.photons < 8e4
     measured.is_in(read_sinogram(exchange(tmp_path / "b.h5", measured, **hdf5plugin.Bitshuffle())))
     few = found.evenly(4)
@@ -97,7 +97,7 @@ def test_data_exchange_as_beamlines_vary_it(tmp_path, measured):
         file["process/acquisition/rotation/rotation_step"] = np.array([22.5])
     found = read_sinogram(tmp_path / "a.h5")
     measured.is_in(found)
-    assert "5 flat and 4 dark fields of the file used" in found.notes
+    assert "5 flat and 4 dark fields of the file are used" in found.notes
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["entry/data/data"], file["entry/data/flat"] = measured.counts[:, None], measured.flats
         file["entry/data/dark"], file["entry/data/ang"] = measured.darks, DEGREES
@@ -544,9 +544,8 @@ def test_prepare_writes_what_reconstruct_and_others_read(tmp_path, measured):
     said = command("prepare", path, "--out", out)
     assert "3 slices x 8 views x 11 detectors, line integrals" in said
     with h5py.File(out) as file:
-        assert (
-            file["sinogram"].attrs["source"] == "a.nxs" and "fields of the file used" in file["sinogram"].attrs["notes"]
-        )
+        told = file["sinogram"].attrs
+        assert told["source"] == "a.nxs" and "fields of the file are used" in told["notes"]
         np.testing.assert_allclose(file["sinogram"], measured.expected.transpose(1, 0, 2), atol=1e-6)
     before, again = read_sinogram(path), read_sinogram(out)
     assert (again.geometry, again.photons) == (before.geometry, before.photons)
@@ -574,7 +573,7 @@ def test_a_scan_as_a_beamline_writes_it_gives_the_right_image(tmp_path):
         file["exchange/theta"] = np.arange(views) * 180 / views
         file["exchange/data_white"][:, :, 20] = file["exchange/data_dark"][:, :, 20] = 100
     said = command("reconstruct", tmp_path / "scan.h5", "--size", size, "--out", tmp_path / "out", "--quiet")
-    assert "20 flat and 20 dark fields of the file used" in said and "1 of 90 detectors never saw light" in said
+    assert "20 flat and 20 dark fields of the file are used" in said and "1 of 90 detectors never saw light" in said
     image = np.load(tmp_path / "out" / "image.npy")
     assert snr(0.03 * truth, torch_of(image)) > 20
     scan = read_sinogram(tmp_path / "scan.h5")

@@ -48,7 +48,7 @@ def test_what_is_left_out_is_not_seen_and_errors_are_those_of_predictions(monkey
         assert result.trust.held_out[name] == pytest.approx(np.linalg.norm(wrong) / np.linalg.norm(b[out]), rel=1e-4)
     change = scale * (seen[0][1].x - seen[1][1].x).numpy()
     assert result.trust.differs[20, 30] == pytest.approx(np.sqrt((change[18:23, 28:33] ** 2).mean()), rel=1e-3)
-    assert result.trust.views == 3 and "3 views left out: predicted to" in result.notes[-1]
+    assert result.trust.views == 3 and "3 views were left out; ridge-ct predicts them to" in result.notes[-1]
 
 
 @pytest.mark.slow

@@ -254,10 +254,10 @@ def _axis_used(axis: Axis, wanted: bool) -> tuple[float, list[Finding]]:
     if not wanted:
         return axis.center, []
     if axis.error > ACCEPTED:
-        return 0.0, [Finding("axis", "the axis of rotation could not be found; it is taken in the middle", False)]
+        return 0.0, [Finding("axis", "the axis of rotation was not found; the middle of the detector is taken", False)]
     if abs(axis.center) < max(4 * axis.error, 0.1):
         return 0.0, []
-    text = f"axis of rotation {axis.center:+.2f} detectors off the middle (standard error {axis.error:.2f})"
+    text = f"the axis of rotation is {axis.center:+.2f} detectors off the middle (standard error {axis.error:.2f})"
     return axis.center, [Finding("axis", text, True)]
 
 
@@ -280,7 +280,7 @@ def _gaps(degrees: Array, period: float = 180.0, needed: float = 180.0) -> list[
     widest = float(steps.max()) - (period - needed)
     if widest < max(GAP, 3 * float(np.median(steps))):
         return []
-    text = f"limited angles: no view in {widest:.0f} of {needed:.0f} degrees; edges along them are not seen"
+    text = f"limited angles: {widest:.0f} of {needed:.0f} degrees have no view; edges along those rays are not seen"
     return [Finding("range", text, False)]
 
 
@@ -293,9 +293,9 @@ def repaired(b: NDArray[Any], survey: Survey, off: frozenset[str]) -> Inspection
     values = filled(np.where(finite & ~constant, np.asarray(b, dtype=np.float64), np.nan)).astype(np.float32)
     weights, findings = (finite & ~constant).astype(np.float32), list(survey.findings)
     if constant.any():
-        findings.append(Finding("detectors", f"{_numbered('detector', constant)} stuck: no weight", True))
+        findings.append(Finding("detectors", f"{_numbered('detector', constant)} stuck and given no weight", True))
     if not finite.all():
-        text = f"{int((~finite).sum())} rays are not finite numbers; they get no weight"
+        text = f"{int((~finite).sum())} rays are not finite numbers and given no weight"
         findings.append(Finding("rays", text, True))
     values, found = _without_offset(values, off)
     findings += found
@@ -313,9 +313,7 @@ def repaired(b: NDArray[Any], survey: Survey, off: frozenset[str]) -> Inspection
         noise = noise if law is not None else min(noise, sure)
     if law is not None:
         weights *= law
-        text = (
-            f"noise grows with the value, its variance {1 / float(law.min()):.0f}-fold; rays are weighted accordingly"
-        )
+        text = f"the noise grows with the value, its variance {1 / float(law.min()):.0f}-fold; rays are weighted by it"
         findings.append(Finding("noise", text, False))
     plain = bool((weights == 1).all())
     return Inspection(survey.angles, survey.center, survey.center_error, survey.width, prepared=fill,
@@ -332,7 +330,7 @@ def _without_offset(b: NDArray[np.float32], off: frozenset[str]) -> tuple[NDArra
     if "air" in off or not (steady and alike) or abs(level) < max(noise, 0.003 * abs(top)):
         return b, []
     return b - np.float32(level), [
-        Finding("air", f"air is at {level:.3g} instead of zero; subtracted from all rays", True)
+        Finding("air", f"air is at {level:.3g} instead of zero; this is subtracted from all rays", True)
     ]
 
 
@@ -434,15 +432,16 @@ def _told(
 ) -> list[Finding]:
     findings = []
     if dead.any():
-        findings.append(Finding("detectors", f"{_numbered('detector', dead)} dead or hot: no weight", True))
+        findings.append(Finding("detectors", f"{_numbered('detector', dead)} dead or hot and given no weight", True))
     if lost.any():
-        findings.append(Finding("views", f"{_numbered('view', lost)} not like the others: no weight", True))
+        findings.append(Finding("views", f"{_numbered('view', lost)} not like the others and given no weight", True))
     if wrong:
         rays = "1 ray stands" if wrong == 1 else f"{wrong} rays stand"
-        findings.append(Finding("rays", f"{rays} out from all their neighbours: no weight", True))
+        findings.append(Finding("rays", f"{rays} out from all neighbours and given no weight", True))
     if taken.any():
         size = float(np.sqrt((taken[taken != 0] ** 2).mean()))
-        findings.append(Finding("stripes", f"detectors differ by {size:.2g} (rms), which makes rings: corrected", True))
+        text = f"detectors are off by {size:.2g} (rms), which makes rings; they are corrected"
+        findings.append(Finding("stripes", text, True))
     if negative:
         findings.append(Finding("negative", "the image has values below zero; they are allowed", False))
     return findings

@@ -66,15 +66,16 @@ class Trust:
 
     def __str__(self) -> str:
         others = ", ".join(f"{name} {error:.2%}" for name, error in self.held_out.items() if name != self.prior)
-        return f"{self.views} views left out: predicted to {self.held_out[self.prior]:.2%} by {self.prior} ({others})"
+        own = self.held_out[self.prior]
+        return f"{self.views} views were left out; {self.prior} predicts them to {own:.2%} ({others})"
 
     def notes(self) -> list[str]:
         """What there is to tell."""
         told = [str(self)]
         if self.misfit:
             told.append(
-                f"no image fits the data to better than {self.misfit:.2%} (drift, scatter, beam hardening?); this "
-                "counts as noise of all rays"
+                f"no image fits the data to better than {self.misfit:.2%} (drift, scatter, beam hardening?); all rays "
+                "are taken to be that uncertain"
             )
         if self.strength != 1:
             told.append(f"the prior did not help to predict views: its strength is {self.strength:g} times the usual")

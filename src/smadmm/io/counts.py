@@ -107,17 +107,22 @@ def from_counts(counts: Sinogram, flat: Field | str, dark: Field | str | None) -
         )
     full, beam = float(np.median((light - no_light)[~dead])), np.where(dead, 1.0, light - no_light)
     photons = None if scatter is None else _photons(scatter[~dead], (light - no_light)[~dead])
-    note = f"counts divided by a flat field of {full:.4g} counts above the dark field"
-    note += "" if photons is None else f", whose noise is that of {photons:.3g} photons"
+    note = f"counts are divided by a flat field of {_rounded(full)} above the dark field"
+    note += "" if photons is None else f", whose noise is that of {_rounded(photons)} photons"
     notes, lost = (*counts.notes, *([note] if full > 1 else ())), None
     if dead.any():
         slices = counts.axes[0]
         lost = dead[None] if slices is None else dead if slices < counts.axes[2] else dead.T
-        notes = (*notes, f"{int(dead.sum())} of {dead.size} detectors never saw light: no weight")
+        notes = (*notes, f"{int(dead.sum())} of {dead.size} detectors never saw light and are given no weight")
     least = 0.5 if are_counts(counts.stored) else LEAST_TRANSMISSION * full
     fields = [np.broadcast_to(np.expand_dims(field, axis), shape) for field in (beam, no_light)]
     return replace(counts, stored=Attenuation(counts.stored, fields[0], fields[1], least), notes=notes, dead=lost,
                    photons=photons, raw=(counts.stored, *fields))  # fmt: skip
+
+
+def _rounded(number: float) -> str:
+    """To three digits, without an exponent: 47,000."""
+    return f"{float(f'{number:.3g}'):,.10g}"
 
 
 def _photons(variance: Field, beam: Field) -> float | None:

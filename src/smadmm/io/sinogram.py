@@ -190,7 +190,7 @@ def _normalised(sinogram: Sinogram, found: Found, told: tuple[str | None, str | 
         return from_counts(sinogram, np.array(air) if flat is None else flat, no_light)
     if found.flat is not None:
         frames = [0 if f is None else f.shape[0] if len(f.shape) == 3 else 1 for f in (found.flat, found.dark)]
-        note = f"{frames[0]} flat and {frames[1]} dark fields of the file used"
+        note = f"{frames[0]} flat and {frames[1]} dark fields of the file are used"
         return from_counts(replace(sinogram, notes=(*sinogram.notes, note)), found.flat, no_light)
     if found.counts or are_counts(sinogram.stored):
         raise ScanError(sinogram.path, f"holds counts ({sinogram.stored.dtype}) without flat fields", COUNTS_CURE)

@@ -244,7 +244,7 @@ def _curves(result: ImageResult, *columns: str) -> list[Curves]:
 
 def _quality(result: ImageResult) -> Table:
     """SNR and SSIM or the residual of every slice, beside those of the image it began with."""
-    forms = {"snr": ".2f", "ssim": ".4f", "residual": ".2e", "relative_noise": ".2e", "seconds": ".1f"}
+    forms = {"snr": ".2f", "ssim": ".4f", "residual": ".2%", "relative_noise": ".2%", "seconds": ".1f"}
     names = {name: form for name, form in forms.items() if name in result}
     names = {
         full: form for name, form in names.items() for full in (name, f"{name}_fbp", f"{name}_fit") if full in result
@@ -266,9 +266,9 @@ def _told(result: ImageResult) -> list[str]:
         quality = f"{mean}SNR {result.mean('snr'):.2f} dB ({word} {result.mean(f'snr_{before}'):.2f}), "
         quality += f"SSIM {result.mean('ssim'):.4f} ({word} {result.mean(f'ssim_{before}'):.4f})"
     elif before == "fbp":
-        quality = f"{mean}residual |Ax - b| / |b| {result.mean('residual'):.3e} (FBP {result.mean('residual_fbp'):.3e})"
+        quality = f"{mean}residual |Ax - b| / |b| {result.mean('residual'):.2%} (FBP {result.mean('residual_fbp'):.2%})"
     else:
-        quality = f"relative residual {result.mean('residual'):.3e}"
+        quality = f"residual {result.mean('residual'):.2%} of the data"
     sample = "view" if "views" in result.settings else "mask"
     per = " per slice" if len(result.slices) > 1 else ""
     cost = f"{result.mean('iterations'):.0f} iterations, {result.mean('sfo'):.0f} {sample} gradients"
