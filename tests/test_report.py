@@ -248,9 +248,9 @@ def test_the_report_of_an_image_says_what_to_trust(tmp_path):
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
     headings = re.findall(r"<h2[^>]*>(.*?)</h2>", html)
     assert headings == ["Result", "What was found in the data", "How far to trust the image", "The run"]
-    assert html.count("detector 7 is dead: no weight</td><td>repaired</td>") == 1 and "<td>noted</td>" in html
+    assert html.count("detector 7 is dead: no weight</td><td>corrected</td>") == 1 and "<td>noted</td>" in html
     assert html.count("detector 7 is dead") == 1  # in the table, and not once more among the notes
-    assert "<p>Warning: angles look odd</p>" in html and "no image fits the data to better than 2.00%" in html
+    assert "<p>Warning: angles look odd</p>" in html and "No image fits the data to better than 2.00%" in html
     errors = re.findall(r'<th scope="row">(\S+)</th><td>([^<]*)</td><td class="number">([\d.]+%)</td>', html)
     assert [(name, error) for name, _, error in errors] == [
         ("tv", "1.23%"), ("ridge-ct", "2.13%"), ("CGLS", "3.45%"), ("FBP", "4.71%")]  # fmt: skip

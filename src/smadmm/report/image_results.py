@@ -168,7 +168,8 @@ def _remarks(result: ImageResult) -> list[str]:
     """Warnings, and the notes that have no table of their own."""
     told = [] if result.inspection is None else [finding.text for finding in result.inspection.findings]
     told += [] if result.trust is None else [str(result.trust)]
-    return [*(f"Warning: {text}" for text in result.warnings), *(text for text in result.notes if text not in told)]
+    others = [text[:1].upper() + text[1:].rstrip(".") + "." for text in result.notes if text not in told]
+    return [*(f"Warning: {text}" for text in result.warnings), *([" ".join(others)] if others else [])]
 
 
 def _images(result: ImageResult, title: str) -> Row:
@@ -200,7 +201,7 @@ def _findings(result: ImageResult) -> list[Part]:
     """What a look at the data found, and what was done."""
     if result.inspection is None:
         return []
-    rows = [[f.kind, f.text, "repaired" if f.repaired else "noted"] for f in result.inspection.findings]
+    rows = [[f.kind, f.text, "corrected" if f.repaired else "noted"] for f in result.inspection.findings]
     heading, note = Heading("What was found in the data"), "In the slice in the middle." * (len(result.histories) > 1)
     if not rows:
         return [heading, f"Nothing to repair. {note}".strip()]
