@@ -56,12 +56,14 @@ REPAIRS = ("angles", "axis", "air", "width", "detectors", "stripes", "rays", "vi
 WIDER = 1.4  # the image beside the detector, where something lies outside the view
 ROUNDS, ROUGH_STEPS, ROUGH_STRENGTH = 3, 6, 20.0
 ROUGH_CUT = 0.25  # the filter of its first image
+NOTHING, AIR = 3.0, 0.25  # noises that a ray through air stays below, and the share of such rays that pixels of air have
 WINDOW = 31  # detectors of the running median: cupping is wider, stripes are not
 OUTER = 0.04  # share of the detectors at each side whose offsets are left alone
 SPREADS, OFF = 4.0, 8.0  # a dead detector: this many usual spreads, or this far off its neighbours
 WORST, TAILS = 0.9, 2.5  # a detector that errs in some views only, such as those with dense material, or less light
 ALONE = 0.35  # times the size of a dead detector: its neighbours
 LASTING = 0.6  # correlation of the stripes of both halves of the views
+SHADED = 0.1  # of a large mean value: detectors behind the object
 STRIPED = 0.35  # usual spreads: smaller offsets are what images leave
 STUCK, STUCK_WINDOW = 0.05, 13  # a detector that changes less, compared with the detectors around it, is stuck
 BENT = 8.0  # times the usual second difference along the detector: a detector to be looked at
@@ -358,7 +360,9 @@ def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Su
     first = images[ROUGH_CUT]  # rings are weak in it
     solver = tomography(loss, prior.prox(rho), rho)
     done = run(solver, first, Stop(iterations=ROUGH_STEPS), every=ROUGH_STEPS, objective=False, progress=False)
-    image = done.x * scale
+    air = images.rows.abs() < NOTHING * min(noise, sinogram_noise(images.rows.T))  # stripes are no noise along views
+    empty = radon.adjoint(air.float()) > AIR * radon.adjoint(torch.ones_like(known))
+    image = (done.x * scale).masked_fill(empty, 0)  # else wrong rays beside the object become objects in the corners
     return _Rough(image, values - radon(image).numpy())
 
 
@@ -538,12 +542,17 @@ def _stripes(
     if inside.sum() < WINDOW or len(parts) < 4:
         return nothing, NO_DEVIATIONS
     profiles = [_clipped(_columns(e[part], weights[part]).jump[inside]) for part in parts]
-    jump = np.where(inside, _columns(e, weights).jump, 0)
-    least = max(STRIPED, 3 * 1.25 / math.sqrt(len(e))) * usual  # more than chance
+    columns, means = _columns(e, weights), projected.mean(0)
+    jump = np.where(inside, columns.jump, 0)
     lasting = min(_correlation(*profiles[:2]), _correlation(*profiles[2:])) > LASTING
-    if not lasting or _size(jump[inside]) < least:
+    least = max(STRIPED, 3 * 1.25 / math.sqrt(len(e)))  # more than chance
+    shaded = inside & (means > SHADED * np.quantile(means, 0.9))  # gains add nothing to air
+    large = _size(jump[inside]) > least * usual
+    if shaded.any():
+        large |= _size(jump[shaded]) > least * float(np.median(columns.spread[shaded]))
+    if not (lasting and large):
         return nothing, NO_DEVIATIONS
-    found = likeliest(jump[inside], projected.mean(0)[inside], least)
+    found = likeliest(jump[inside], means[inside], least * usual)
     return jump * found.shared(projected), found
 
 
