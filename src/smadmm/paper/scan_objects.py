@@ -6,6 +6,7 @@ Each is painted at four times the size and averaged, so that edges are as wide a
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from smadmm.sampling import Rng
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 FINER = 4
 Painter = Callable[[Array, Array, Rng], Array]
 
@@ -59,7 +60,7 @@ def _wood(x: Array, y: Array, rng: Rng) -> Array:
     turn = rng.uniform(0, np.pi)
     u, v = x * np.cos(turn) + y * np.sin(turn), y * np.cos(turn) - x * np.sin(turn)
     far = np.hypot(u - 0.9, v - 0.4 + 0.03 * np.sin(7 * u))
-    image = (0.45 + 0.2 * (far * 14 % 1) ** 2) * ((np.abs(u) < 0.62) & (np.abs(v) < 0.5))
+    image: Array = (0.45 + 0.2 * (far * 14 % 1) ** 2) * ((np.abs(u) < 0.62) & (np.abs(v) < 0.5))
     for _ in range(200):
         place = rng.uniform(-0.6, 0.6, 2)
         image[np.hypot(x - place[0], y - place[1]) < rng.uniform(0.008, 0.02)] *= 0.3
@@ -68,7 +69,7 @@ def _wood(x: Array, y: Array, rng: Rng) -> Array:
 
 def _pins(x: Array, y: Array, rng: Rng) -> Array:
     """Metal in plastic, of a twentieth of its attenuation."""
-    image = 0.05 * (np.hypot(x / 0.8, y / 0.7) < 1)
+    image: Array = 0.05 * (np.hypot(x / 0.8, y / 0.7) < 1)
     for _ in range(12):
         place = rng.uniform(-0.5, 0.5, 2)
         image[np.hypot(x - place[0], y - place[1]) < rng.uniform(0.04, 0.12)] = 0.0
@@ -82,11 +83,12 @@ def _off_centre(x: Array, y: Array, rng: Rng) -> Array:
     """A small thing far from the axis, with fine detail."""
     way = rng.uniform(0, 2 * np.pi)
     u, v = x - 0.5 * np.cos(way), y - 0.5 * np.sin(way)
-    image = 0.6 * (np.hypot(u / 0.3, v / 0.24) < 1)
+    image: Array = 0.6 * (np.hypot(u / 0.3, v / 0.24) < 1)
     for _ in range(30):
         a, b = rng.uniform(-0.2, 0.2, 2)
         image[np.hypot(u - a, v - b) < rng.uniform(0.01, 0.04)] = rng.uniform(0.0, 1.0)
-    return image * (np.hypot(u / 0.3, v / 0.24) < 1)
+    image[np.hypot(u / 0.3, v / 0.24) >= 1] = 0.0
+    return image
 
 
 PAINTERS: dict[str, Painter] = {
