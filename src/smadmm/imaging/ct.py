@@ -43,6 +43,7 @@ from smadmm.imaging.sinograms import (
     BackProjections,
     Measured,
     Rows,
+    is_air,
     noise_gain,
     pieces,
     read,
@@ -66,6 +67,7 @@ ITERATIONS = 30
 RESTS, ENOUGH_VIEWS = (10, 18, 30), 60  # iterations from the image of a trial: of enough views, few, calibrated ones
 OPAQUE = 20.0  # no detector sees photons behind such an attenuation
 MOST_BAD = 0.2  # share of rays that may be not finite
+EIGHTHS = 8  # of a volume: the slices that may tell of its geometry
 MANY_VIEWS = 12  # from here on angles that all lie below 2 pi are suspicious
 WRONG_SIGN = (
     "the sinogram is negative as a whole; line integrals are -log(I/I0): if it holds counts, take -log(counts / air), "
@@ -184,10 +186,11 @@ def reconstruct(
     views, detectors = (int(n) for n in sinogram.shape[-2:])
     given, notices = _degrees(angles, views, 180 if geometry is None else 360)
     off = skipped(raw)
-    middle, told_first = _checked_middle(stack, chosen, raw is True), tuple[str, ...]()
+    number, told_first = _telling(stack), tuple[str, ...]()
+    middle = _checked(stack, chosen, number, raw is True)
     if hardening:
         stack, told_first = _without_hardening(stack, middle, given, center, off, geometry)
-        middle = read(stack[len(stack) // 2], 1.0)
+        middle = read(stack[number], 1.0)
     survey, look = _looked_at(middle, given, center, off, geometry)
     span = detectors * spacing
     sides, seen = _sides(size, truths, span, survey.width)
@@ -218,7 +221,7 @@ def reconstruct(
     first = None if start is None else torch.as_tensor(np.asarray(start, dtype=np.float32)) / scale
     part = len(chosen) < len(stack)
     with nullcontext() if checkpoint is None else locked(output_folder(checkpoint), shared=part):
-        finished = Finished(scan, len(stack), images.fingerprint(), name, checkpoint, resume, chosen)
+        finished = Finished(scan, len(stack), number, images.fingerprint(), name, checkpoint, resume, chosen)
         if look is not None and not plain and radon.views >= FEWEST_VIEWS:
             learned = scan.prior  # its image comes first
             if name == "tv":
@@ -315,9 +318,11 @@ def _sides(
             needed = " x ".join(map(str, truths[0].shape))
             raise ArgumentError("{size} is {0}, but the truth has {1} pixels; leave it out", size, needed)
     sides = int(height), int(wide)
-    if size is None and truths is None and width > 1:
-        margin = round((width - 1) / 2 * max(sides))
-        return (sides[0] + 2 * margin, sides[1] + 2 * margin), (slice(margin, -margin), slice(margin, -margin))
+    if truths is None and width > 1:  # what lies beyond the detector is computed, and not given back
+        margins = [max(0, math.ceil((width * span - n) / 2)) for n in sides]
+        full = (sides[0] + 2 * margins[0], sides[1] + 2 * margins[1])
+        seen = (slice(margins[0], margins[0] + sides[0]), slice(margins[1], margins[1] + sides[1]))
+        return full, seen
     return sides, (slice(None), slice(None))
 
 
@@ -331,18 +336,27 @@ def _chosen(slices: tuple[int, int] | None, count: int) -> range:
     return range(first, end)
 
 
-def _checked_middle(slices: Any, chosen: range, exact: bool) -> Rows:
-    """The slice in the middle, after those that were chosen were looked at, a slice in memory at a time."""
-    middle = None
-    for number in sorted({*chosen, len(slices) // 2}):
-        rows = read(slices[number], 1.0)
-        refuse_bad_values(rows, f"slice {number}" if len(slices) > 1 else "the sinogram", exact)
-        middle = rows if number == len(slices) // 2 else middle
-    return middle
+def _telling(slices: Any) -> int:
+    """The slice that tells of the geometry of all: in the middle, or near it where that shows air alone."""
+    count = len(slices)
+    near = sorted({count * k // EIGHTHS for k in range(1, EIGHTHS)}, key=lambda n: abs(n - count // 2))
+    if count == 1:
+        return 0
+    return next((n for n in near if not is_air(sample(read(slices[n], 1.0)))), count // 2)
 
 
-def refuse_bad_values(rows: Rows, name: str, exact: bool) -> None:
-    """Values must not be all the same, and finite: all of them if they are not repaired, else nearly all."""
+def _checked(slices: Any, chosen: range, number: int, exact: bool) -> Rows:
+    """The slice of that number, after those that were chosen were looked at, a slice in memory at a time."""
+    wanted = None
+    for each in sorted({*chosen, number}):
+        rows = read(slices[each], 1.0)
+        refuse_bad_values(rows, f"slice {each}" if len(slices) > 1 else "the sinogram", exact, each != number)
+        wanted = rows if each == number else wanted
+    return wanted
+
+
+def refuse_bad_values(rows: Rows, name: str, exact: bool, empty: bool = False) -> None:
+    """Values must be finite, all of them if not repaired, else nearly all; and not all the same unless `empty`."""
     low, high, bad = math.inf, -math.inf, 0
     for numbers in pieces(rows):
         piece = some(rows, numbers)
@@ -355,7 +369,7 @@ def refuse_bad_values(rows: Rows, name: str, exact: bool) -> None:
         raise ValueError(
             f"{name} has {bad} values that are NaN or infinite; repair those rays or leave out their views"
         )
-    if not low < high:
+    if not low < high and not (empty and low == high):
         raise ValueError(f"{name} is constant ({low:g}): there is nothing to reconstruct")
 
 

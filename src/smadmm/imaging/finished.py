@@ -69,19 +69,21 @@ def solved(scan: Scan, images: BackProjections, result: Result, row: dict[str, A
 
 
 class Finished:
-    """The slices that are done, of those that are `wanted`; `alone`: nobody else writes to the folder."""
+    """The slices that are done, of those that are `wanted`; `middle`: the one that was looked at; `alone`: nobody else
+    writes to the folder."""
 
     def __init__(
         self,
         scan: Scan,
         count: int,
+        middle: int,
         fingerprint: str,
         prior: str,
         folder: str | os.PathLike[str] | None,
         resume: bool,
         wanted: range,
     ) -> None:
-        self.scan, self.prior, self.middle, self.interrupted = scan, prior, count // 2, False
+        self.scan, self.prior, self.middle, self.interrupted = scan, prior, middle, False
         self.wanted, self.alone = wanted, len(wanted) == count
         self.show = self.middle if self.middle in wanted else wanted[len(wanted) // 2]
         self.tried: Tensor | None = None  # the image of a trial

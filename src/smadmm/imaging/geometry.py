@@ -43,6 +43,8 @@ WEDGE, FEWEST_BINS = 0.75, 250  # of the wedge of empty frequencies: the share t
 REFINING = (1.0, 0.15)  # detectors: the steps of a search in the wedge
 WEDGE_ERROR, SURE = 0.05, 0.15  # detectors: the error of an axis if energies double within one; and the largest
 COMPARED = 90  # views whose rays are compared
+SMOOTH, ASIDE = 7, (4, 12)  # detectors, and the fewest and most views at each side, to compare views
+NO_STEP = 0.6  # of a step between the last view and the first, with twice its spread: the first comes again
 
 
 class Axis(NamedTuple):
@@ -273,25 +275,38 @@ def cgls(radon: Projector, rows: torch.Tensor, steps: int, weights: torch.Tensor
 def ends_twice(b: Array, span: float, center: float) -> bool:
     """Whether the last view repeats the first: a range of angles that includes its end point.
 
-    After half a turn a parallel view is its own mirror image. So the last view of half a turn is compared with the
-    first. In a whole turn of n views, the number of views after which all of them come back mirrored is n/2 without the
-    end point and (n - 1)/2 with it.
+    After half a turn a parallel view is its own mirror image, so views go on mirrored: by one step from the last to
+    the first without the end point, by none with it; what steps change is seen in the views before and after. In a
+    whole turn of n views, the number of views after which all of them come back mirrored is n/2 without the end point
+    and (n - 1)/2 with it.
     """
-    turns, n = round(span / 180), len(b)
+    turns, n, detectors = round(span / 180), len(b), b.shape[1]
     if abs(span - 180 * turns) > 1e-6 or turns not in (1, 2) or n < 12:
         return False
-    smooth = np.stack([np.convolve(row, np.ones(7) / 7, mode="same") for row in b])
+    smooth = np.stack([np.convolve(row, np.ones(SMOOTH) / SMOOTH, mode="same") for row in b])
     smooth /= np.maximum(np.abs(smooth.sum(1, keepdims=True)), 1e-30)
-    t = np.arange(b.shape[1]) - (b.shape[1] - 1) / 2 - center
+    t = np.arange(detectors) - (detectors - 1) / 2 - center
     mirrored = np.stack([np.interp(-t, t, row) for row in smooth])
     if turns == 1:
-        steps = [_apart(one, two) for one, two in pairwise(smooth)]
-        return _apart(smooth[-1], mirrored[0]) < 0.5 * min(steps[0], steps[-1], float(np.median(steps)))
+        m = int(np.clip(round(4 * SMOOTH * n / (math.pi * detectors)), *ASIDE))  # views in which the rim moves far
+        places = [p for p in (*range(m, 4 * m), *range(n - 4 * m, n - m)) if m <= p <= n - m]
+        steps = np.array([_step_between(smooth[p - m : p], smooth[p : p + m]) for p in places])
+        usual, last = float(np.median(steps)) if places else 0.0, _step_between(smooth[-m:], mirrored[:m])
+        return usual > 0 and abs(last) + 2 * spread(steps) < NO_STEP * usual
     after = np.arange(n // 2 - 3, n // 2 + 4)
     views = np.arange(n - int(after[-1]))
     errors = [np.median([_apart(mirrored[i], smooth[i + k]) ** 2 for i in views]) for k in after]
     bend, slope, _ = np.polyfit(after - n / 2, errors, 2)
     return bool(bend > 0 and -slope / (2 * bend) < -0.25)
+
+
+def _step_between(before: Array, after: Array) -> float:
+    """How many steps lie between the last view and the next, by what steps change before and after; shifts are free."""
+    change = (before[-2] - before[0] + after[-1] - after[1]) / (2 * (len(before) - 2))
+    gap, shift = after[0] - before[-1], np.gradient((after[0] + before[-1]) / 2)
+    usual = np.abs(gap) <= np.quantile(np.abs(gap), 0.97)  # without wrong rays
+    steps: Array = np.linalg.lstsq(np.stack([change, shift], 1)[usual], gap[usual], rcond=None)[0]
+    return float(steps[0])
 
 
 def turn_closes(b: Array) -> bool:

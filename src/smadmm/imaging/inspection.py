@@ -56,14 +56,18 @@ REPAIRS = ("angles", "axis", "air", "width", "detectors", "stripes", "rays", "vi
 WIDER = 1.4  # the image beside the detector, where something lies outside the view
 ROUNDS, ROUGH_STEPS, ROUGH_STRENGTH = 3, 6, 20.0
 ROUGH_CUT = 0.25  # the filter of its first image
+NOTHING, AIR = 3.0, 0.25  # noises that a ray of air stays below, and the share of such rays that pixels of air have
 WINDOW = 31  # detectors of the running median: cupping is wider, stripes are not
 OUTER = 0.04  # share of the detectors at each side whose offsets are left alone
 SPREADS, OFF = 4.0, 8.0  # a dead detector: this many usual spreads, or this far off its neighbours
 WORST, TAILS = 0.9, 2.5  # a detector that errs in some views only, such as those with dense material, or less light
 ALONE = 0.35  # times the size of a dead detector: its neighbours
 LASTING = 0.6  # correlation of the stripes of both halves of the views
+SHADED = 0.1  # of a large mean value: detectors behind the object
 STRIPED = 0.35  # usual spreads: smaller offsets are what images leave
 STUCK, STUCK_WINDOW = 0.05, 13  # a detector that changes less, compared with the detectors around it, is stuck
+STILL, BLOCK = 0.005, 24  # so is one that hardly changes between such as do, if they are so near
+NO_PART = 0.5  # of its changes: what an image leaves of a detector that tells nothing of it
 BENT = 8.0  # times the usual second difference along the detector: a detector to be looked at
 OUTSTANDING = 16.0  # spreads of its surroundings: a wrong ray
 SPARSE_VIEWS = 3.0  # degrees: with views further apart a wrong ray looks like a small object
@@ -203,7 +207,7 @@ def survey_of(
         axis = find_axis(values, degrees) if isinstance(center, str) and "axis" not in off else axis
         findings.append(_inclusive(first, last))
     middle, found = _axis_used(axis, isinstance(center, str) and "axis" not in off)
-    width, outside = _width(values, off)
+    width, outside = _width(_without_offset(values, off)[0], off)
     findings += [*found, *outside, *_gaps(degrees)]
     fitted = isinstance(center, str) and "axis" not in off and axis.left < GOOD_FIT
     steady = is_steady(values, degrees) and (axis.error < ACCEPTED or middle == 0) and _agrees(values, degrees, middle)
@@ -229,7 +233,7 @@ def _fan_survey(
         findings.append(_inclusive(first, last))
     axis = fan_axis(values, degrees, geometry) if wanted else Axis(0.0 if isinstance(center, str) else center, 0.0, 0.0)
     middle, found = _axis_used(axis, wanted)
-    width, outside = _width(values, off)
+    width, outside = _width(_without_offset(values, off)[0], off)
     opening = np.ptp(np.rad2deg(geometry.projector(2, [0.0], b.shape[1]).gammas))
     findings += [*found, *outside, *_gaps(degrees, 360.0, 180 + opening)]
     return Survey(degrees, middle, axis.error, width, tuple(findings), geometry)
@@ -321,13 +325,23 @@ def repaired(b: NDArray[Any], survey: Survey, off: frozenset[str]) -> Inspection
                       findings=tuple(findings), deviations=deviations)  # fmt: skip
 
 
-def _without_offset(b: NDArray[np.float32], off: frozenset[str]) -> tuple[NDArray[np.float32], list[Finding]]:
-    """Air is zero: a constant that both edges of all views have is taken off."""
+def _without_offset(b: NDArray[Any], off: frozenset[str]) -> tuple[NDArray[Any], list[Finding]]:
+    """Air is zero: a constant that both edges of all views have is taken off; where the beam drifts, one per view.
+
+    A drifting beam changes both edges and the mean of a view by the same; an object beyond the edges does not.
+    """
     air, top, noise = air_of(b.astype(np.float64)), float(np.quantile(b, 0.99)), sinogram_noise(torch.from_numpy(b))
-    level = air.level
-    steady = max(spread(side) for side in air) < max(noise, 0.1 * abs(level))
+    level, beam = air.level, 0.5 * (air.left + air.right)
     alike = abs(float(np.median(air.left) - np.median(air.right))) < max(noise, 0.2 * abs(level))
-    if "air" in off or not (steady and alike) or abs(level) < max(noise, 0.003 * abs(top)):
+    if "air" in off:
+        return b, []
+    means, drift = b.mean(1), spread(beam)
+    explained = drift > 2 * spread(air.left - air.right) and spread(means - beam) < 0.5 * spread(means)
+    if explained and drift > max(noise, 0.003 * abs(top)) and abs(level) < max(3 * drift, 0.05 * abs(top)):
+        text = f"the brightness of the beam differs between views by {drift:.2g} (rms); air is zero in each now"
+        return b - beam[:, None].astype(np.float32), [Finding("air", text, True)]
+    steady = max(spread(side) for side in air) < max(noise, 0.1 * abs(level))
+    if not (steady and alike) or abs(level) < max(noise, 0.003 * abs(top)):
         return b, []
     return b - np.float32(level), [
         Finding("air", f"air is at {level:.3g} instead of zero; this is subtracted from all rays", True)
@@ -356,7 +370,9 @@ def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Su
     first = images[ROUGH_CUT]  # rings are weak in it
     solver = tomography(loss, prior.prox(rho), rho)
     done = run(solver, first, Stop(iterations=ROUGH_STEPS), every=ROUGH_STEPS, objective=False, progress=False)
-    image = done.x * scale
+    air = images.rows.abs() < NOTHING * min(noise, sinogram_noise(images.rows.T))  # stripes are no noise along views
+    empty = radon.adjoint(air.float()) > AIR * radon.adjoint(torch.ones_like(known))
+    image = (done.x * scale).masked_fill(empty, 0)  # else wrong rays beside the object become objects in the corners
     return _Rough(image, values - radon(image).numpy())
 
 
@@ -383,6 +399,7 @@ def _rounds(
             break
         if "detectors" not in off:
             dead = _stands_out(columns, usual, alone=number > 0 or bool(suspects.any())) & apart
+            dead |= suspects & _unexplained(columns, values, usual)
             weights[:] = np.where(dead, 0, trusted)
         if "views" not in off:
             misfit = 1.4826 * np.median(np.abs((e - columns.jump)[:, ~dead]), axis=1)
@@ -473,11 +490,17 @@ def _columns(e: NDArray[np.float32], weights: NDArray[np.float32]) -> _Columns:
 
 
 def stuck(b: NDArray[Any]) -> NDArray[np.bool_]:
-    """Detectors that stay at one value where those around them change; up to six may lie side by side."""
+    """Detectors that stay at one value where those around them change.
+
+    Up to six may lie side by side; more, if they do not change at all, or no ray of them is a number.
+    """
     values = np.where(np.isfinite(b), b, 0).astype(np.float64)
     changes = 1.4826 * np.median(np.abs(values - np.median(values, axis=0)), axis=0)
     around = running_median(changes, STUCK_WINDOW)
-    found: NDArray[np.bool_] = (changes < STUCK * around) & (around > 1e-3 * np.sqrt((values**2).mean()))
+    beside = np.lib.stride_tricks.sliding_window_view(np.pad(changes, BLOCK, mode="edge"), BLOCK).max(-1)
+    between = np.minimum(beside[: len(changes)], beside[-len(changes) :])  # an edge of the object has one such side
+    found: NDArray[np.bool_] = (changes < STUCK * around) | (changes < STILL * between)
+    found &= between > 1e-3 * np.sqrt((values**2).mean())
     return found
 
 
@@ -521,6 +544,14 @@ def _stands_out(columns: _Columns, usual: float, alone: bool) -> NDArray[np.bool
     return found
 
 
+def _unexplained(columns: _Columns, values: NDArray[np.float32], usual: float) -> NDArray[np.bool_]:
+    """Detectors whose values are no part of any image, also many side by side: they spread as far as what is left."""
+    around = np.maximum(running_median(columns.spread, 2 * BLOCK + 1), usual)
+    changes = 1.4826 * np.median(np.abs(values - np.median(values, axis=0)), axis=0)
+    found: NDArray[np.bool_] = (columns.spread > SPREADS * around) & (columns.spread > NO_PART * changes)
+    return found
+
+
 def _stripes(
     e: NDArray[np.float32], projected: NDArray[np.float32], weights: NDArray[np.float32], usual: float, degrees: Array
 ) -> tuple[NDArray[np.float32], Deviations]:
@@ -537,12 +568,17 @@ def _stripes(
     if inside.sum() < WINDOW or len(parts) < 4:
         return nothing, NO_DEVIATIONS
     profiles = [_clipped(_columns(e[part], weights[part]).jump[inside]) for part in parts]
-    jump = np.where(inside, _columns(e, weights).jump, 0)
-    least = max(STRIPED, 3 * 1.25 / math.sqrt(len(e))) * usual  # more than chance
+    columns, means = _columns(e, weights), projected.mean(0)
+    jump = np.where(inside, columns.jump, 0)
     lasting = min(_correlation(*profiles[:2]), _correlation(*profiles[2:])) > LASTING
-    if not lasting or _size(jump[inside]) < least:
+    least = max(STRIPED, 3 * 1.25 / math.sqrt(len(e)))  # more than chance
+    shaded = inside & (means > SHADED * np.quantile(means, 0.9))  # gains add nothing to air
+    large = _size(jump[inside]) > least * usual
+    if shaded.any():
+        large |= _size(jump[shaded]) > least * float(np.median(columns.spread[shaded]))
+    if not (lasting and large):
         return nothing, NO_DEVIATIONS
-    found = likeliest(jump[inside], projected.mean(0)[inside], least)
+    found = likeliest(jump[inside], means[inside], least * usual)
     return jump * found.shared(projected), found
 
 

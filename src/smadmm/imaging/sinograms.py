@@ -24,6 +24,7 @@ PIECE = 256  # views together
 TOP = 0.999  # the quantile that becomes 1
 MOST_NOISE = 2.5  # of the first image, in units of what the denoiser is made for
 SMALL = 512  # views, and detectors, of a sinogram to look at
+AIR_BLOCK = 8  # views, and detectors, that are averaged to tell an object from noise
 QUIETEST = 1e-3  # noise is never taken for less than this share of the sinogram (60 dB)
 
 Rows = Any  # one sinogram: a tensor views x detectors, or `Views` of an array that is too large for memory
@@ -93,13 +94,20 @@ def sample(rows: Rows) -> Tensor:
 
 
 def residual(radon: Projector, rows: Rows, x: Tensor) -> float:
-    """|A x - b| / |b|."""
+    """|A x - b| / |b|; nothing is explained by nothing."""
     error = size = 0.0
     for numbers in pieces(rows):
         b = some(rows, numbers).to(x.device)
         error += float((radon.forward_views(x, numbers) - b).double().square().sum())
         size += float(b.double().square().sum())
-    return math.sqrt(error / size)
+    return math.sqrt(error / size) if size else 0.0
+
+
+def is_air(rows: Tensor) -> bool:
+    """Whether means over blocks of rays do not differ by more than the noise of one ray."""
+    finite = torch.where(rows.isfinite(), rows, 0.0)
+    blocks = torch.nn.functional.avg_pool2d(finite[None], [min(AIR_BLOCK, n) for n in rows.shape])
+    return bool(blocks.std(correction=0) <= sinogram_noise(finite))
 
 
 def small_mean(rows: Tensor) -> Tensor:

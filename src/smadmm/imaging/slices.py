@@ -55,6 +55,11 @@ def judged(rows: Rows) -> bool:
     return bool(rows.shape[0] >= FEW_VIEWS and rows.shape[1] >= FEW_DETECTORS)
 
 
+def _same(rows: Rows) -> bool:
+    """Whether all values are the same."""
+    return isinstance(rows, Tensor) and bool(rows.min() == rows.max())
+
+
 class Statistics(NamedTuple):
     """The noise of a ray of weight 1, the weights, and the root mean square noise of all rays."""
 
@@ -106,7 +111,8 @@ class Scan:
         """Read a slice; repaired, where the one in the middle was."""
         rows = read(stored, 1.0)
         look = None
-        if self.survey is not None and isinstance(rows, Tensor) and judged(rows) and not set(REPAIRS) <= self.off:
+        known = isinstance(rows, Tensor) and judged(rows) and not _same(rows)
+        if self.survey is not None and known and not set(REPAIRS) <= self.off:
             look = repaired(rows.numpy(), self.survey, self.off)
             rows = torch.from_numpy(look.prepared)
         images = BackProjections(self.radon, rows)
@@ -121,6 +127,8 @@ class Scan:
         return found.with_misfit(rows, self.misfit * root_mean_square(rows))
 
     def _measured(self, rows: Rows, look: Inspection | None) -> Statistics:
+        if _same(rows):  # a slice that was never measured, in a volume
+            return Statistics(QUIETEST, None, QUIETEST)
         if self.photons is None:
             if look is None:
                 wedge = self._wedge(rows) if isinstance(rows, Tensor) else math.inf
@@ -172,7 +180,7 @@ class Scan:
             result = first
         else:
             result, rho = scan.run(images, found, truth, start, checkpoint=checkpoint, bar=bar)
-        size = root_mean_square(rows)
+        size = root_mean_square(rows) or 1.0
         row = {"relative_noise": found.mean / size, "noise": found.noise, "rho": rho}
         if look is not None:
             row |= {"measured_noise": measured.mean / size, "steady": look.steady}
