@@ -322,8 +322,8 @@ def test_extreme_data_do_no_harm():
     [
         ({"loss": "hinge"}, "loss is one of sigmoid, logistic, squared_hinge, got 'hinge'"),
         ({"solver": "sgd"}, r"solver must be one of auto, .* or Published\(...\), got 'sgd'"),
-        ({"alpha": -1}, "alpha must not be negative, got -1"),
-        ({"max_epochs": 0}, "max_epochs must be at least 1, got 0"),
+        ({"alpha": -1}, "alpha must be a number that is not negative, got -1"),
+        ({"max_epochs": 0}, "max_epochs must be a whole number of at least 1, got 0"),
         ({"graph": [(0, 99)]}, "99"),
     ],
 )

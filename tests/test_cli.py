@@ -253,7 +253,7 @@ def test_tables_to_predict_may_differ_from_the_training_table(files, here):
         (["{train}", "--graph", "ring"], "neither auto, glasso, knn, chain, none nor a file of edges"),
         (["{train}", "--loss", "hinge"], "loss is one of"),
         (["{train}", "--method", "sgd"], "method is one of auto, smadmm"),
-        (["{train}", "--alpha", "-1"], "alpha must not be negative"),
+        (["{train}", "--alpha", "-1"], "alpha must be a number that is not negative"),
     ],
 )
 def test_classify_errors_are_one_sentence(files, arguments, message, here):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy.sparse import block_diag, csr_array, eye_array, vstack
 
-from smadmm.learn import GraphGuidedClassifier, GraphGuidedClassifierCV, GraphGuidedRegressor
+from smadmm.learn import GraphGuidedClassifier, GraphGuidedClassifierCV
 from smadmm.learn.answers import Softmax
-from smadmm.learn.exact import Model
-from smadmm.learn.leaving_out import best_weight, left_out_loss
+from smadmm.learn.exact import Model, newton, zero_point
+from smadmm.learn.leaving_out import best_weight, margins_without
 from smadmm.learn.pointwise import CLASSIFICATION, SQUARED
 
 ROWS = 40
@@ -32,44 +32,51 @@ def left_out(make, alpha, X, y, loss):
     return np.mean([loss(model, X[[i]], y[i]) for i, model in enumerate(models)])
 
 
-@pytest.mark.parametrize("alpha", [0.1, 0.02])
-def test_two_classes(data, alpha):
+def left_out_loss(f, A, alpha, x, rows):
+    return f.value(margins_without(f, A, alpha, x, rows))
+
+
+@pytest.mark.parametrize(("alpha", "ridge"), [(0.1, 0.0), (0.02, 0.0), (0.02, 10.0)])
+def test_two_classes(data, alpha, ridge):
     X, y = data[0], np.sign(data[1])
 
     def make(a):
-        return GraphGuidedClassifier(a, graph="chain", standardize=False)
+        return GraphGuidedClassifier(a, graph="chain", ridge=ridge, standardize=False)
 
     model = make(alpha).fit(X, y)
-    f = Model(X, y, np.ones(ROWS), CLASSIFICATION["logistic"], True)
+    f = Model(X, y, np.ones(ROWS), CLASSIFICATION["logistic"], True, ridge=ridge * alpha)
     x = np.append(model.coef_[0], model.intercept_)
     reference = left_out(make, alpha, X, y, lambda m, row, b: np.logaddexp(0.0, -b * m.decision_function(row)[0]))
     found = left_out_loss(f, constraint(model, 8), alpha, x, ROWS)
     assert abs(found - reference) < 0.1 * (reference - f.value(f.margins(x)))  # of what leaving out adds
 
 
-def test_three_classes(data):
+@pytest.mark.parametrize("ridge", [0.0, 10.0])
+def test_three_classes(data, ridge):
     X, y = data[0], np.digitize(data[1], [-0.8, 0.8])
 
     def make(a):
-        return GraphGuidedClassifier(a, graph=None, standardize=False)
+        return GraphGuidedClassifier(a, graph=None, ridge=ridge, standardize=False)
 
     model = make(0.03).fit(X, y)
-    f = Softmax(X, y.astype(float), np.ones(ROWS), CLASSIFICATION["logistic"], True, classes=3)
+    f = Softmax(X, y.astype(float), np.ones(ROWS), CLASSIFICATION["logistic"], True, ridge=0.03 * ridge, classes=3)
     A = csr_array(block_diag([constraint(model, 8)] * 3, format="csr"))
     x = np.column_stack([model.coef_, model.intercept_]).ravel()
     reference = left_out(make, 0.03, X, y, lambda m, row, b: -m.predict_log_proba(row)[0, b])
     assert abs(left_out_loss(f, A, 0.03, x, ROWS) - reference) < 0.15 * (reference - f.value(f.margins(x)))
 
 
-def test_least_squares_without_penalty_is_exact(data):
+@pytest.mark.parametrize("ridge", [0.0, 0.3])
+def test_least_squares_with_a_ridge_alone_is_exact(data, ridge):
     X, y = data
-    model = GraphGuidedRegressor(0.0, graph=None, standardize=False).fit(X, y)
-    f = Model(X, y, np.ones(ROWS), SQUARED, True)
+    f = Model(X, y, np.ones(ROWS), SQUARED, True, ridge=ridge)
     A = csr_array((0, 9))
     U = np.column_stack([X, np.ones(ROWS)])
-    hat = U @ np.linalg.solve(U.T @ U, U.T)
+    hat = U @ np.linalg.solve(U.T @ U + ROWS * np.diag(f.ridges), U.T)
     residual = (y - hat @ y) / (1 - np.diag(hat))
-    found = left_out_loss(f, A, 0.0, np.append(model.coef_, model.intercept_), ROWS)
+    x = newton(f, A, 0.0, zero_point(A), 1e-20).x
+    assert np.allclose(U @ x, hat @ y)
+    found = left_out_loss(f, A, 0.0, x, ROWS)
     assert found == pytest.approx(0.5 * np.mean(residual**2), rel=1e-5)
 
 
@@ -112,8 +119,8 @@ def test_the_smallest_loss_wins_and_the_search_ends_after_it():
         return (np.log10(alpha) + 1) ** 2
 
     alphas = 10.0 ** np.arange(1, -6, -1)
-    assert best_weight([(alphas, measure)]) == (0, 0.1) and min(asked) == 1e-3
-    assert best_weight([(alphas, measure), (alphas, lambda alpha: -alpha)]) == (1, 10.0)
+    assert best_weight(alphas, measure) == (0.0, 0.1) and min(asked) == 1e-3
+    assert best_weight(alphas, lambda alpha: -alpha) == (-10.0, 10.0)
 
 
 def test_noise_gets_a_strong_penalty_and_a_graph_that_hurts_goes():

@@ -11,6 +11,7 @@ from smadmm import ADMM, SGD, Problem, Reason, Stop, Storm, run
 from smadmm.losses import (
     AmplitudeLoss,
     Autograd,
+    Huber,
     IntensityLoss,
     LeastSquares,
     Logistic,
@@ -24,6 +25,7 @@ from smadmm.losses import (
     Squared,
     SquaredHinge,
     Stream,
+    Student,
 )
 from smadmm.operators import CodedDiffraction, Matrix, Ptychography, Radon, circle_masks
 from smadmm.proxes import L1
@@ -58,6 +60,8 @@ LOSSES = {
     "logistic": Logistic(X, SIGNS),
     "squared hinge": SquaredHinge(X, SIGNS),
     "squared": Squared(X, random(N, 4)),
+    "huber": Huber(X, 2 * random(N, 4)),
+    "student": Student(X, 2 * random(N, 4)),
     "weighted": Logistic(X, SIGNS, sample_weight=WEIGHTS),
     "sparse": Sigmoid(X.to_sparse(), SIGNS),
     "scipy": Logistic(scipy.sparse.csr_array(X.numpy()), SIGNS.numpy()),
@@ -136,7 +140,7 @@ def test_lipschitz_constant_bounds_gradient_differences(name):
     assert 0.05 * L < max(ratios) <= L * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("loss", [Sigmoid, Logistic, SquaredHinge, Squared])
+@pytest.mark.parametrize("loss", [Sigmoid, Logistic, SquaredHinge, Squared, Huber, Student])
 def test_curvature_is_the_largest_second_derivative(loss):
     """One sample a = 1: L is the largest |l''|, found here on a grid by automatic differentiation of the value."""
     f, largest = loss(torch.ones(1, 1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)), 0.0

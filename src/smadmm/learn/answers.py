@@ -32,7 +32,8 @@ SOFTMAX_LARGEST = 1500  # unknowns of all classes together
 
 def model_of(task: Task) -> Model:
     """F of a task."""
-    return Model(task.X, task.target, task.weight, CLASSIFICATION[task.loss], task.intercept)
+    ridge = task.ridge * task.lam1
+    return Model(task.X, task.target, task.weight, CLASSIFICATION[task.loss], task.intercept, ridge=ridge)
 
 
 class Diary:
@@ -94,7 +95,7 @@ def _on_faces(model: Model, task: Task, long: Fit) -> Point:
     tried = [np.zeros_like(long.x), long.x, *tried]
 
     def objective(x: Array) -> float:
-        return model.value(model.margins(x)) + task.lam1 * float(np.abs(task.A @ x).sum())
+        return model.objective(task.A, task.lam1, x, model.margins(x))
 
     return Point(min(tried, key=objective), -long.lam)
 
@@ -117,12 +118,17 @@ class Softmax(Model):
         own = np.take_along_axis(margins, self.label[:, None], axis=1)[:, 0]
         return float(self.weight @ (logsumexp(margins, axis=1) - own)) / self.n
 
-    def gradient(self, margins: Array) -> Array:
+    @property
+    def ridges(self) -> Array:
+        return np.tile(super().ridges, self.classes)
+
+    def gradient(self, x: Array, margins: Array) -> Array:
         c = softmax(margins, axis=1)
         c[np.arange(self.n), self.label] -= 1
         c *= (self.weight / self.n)[:, None]
         g = np.asarray(self.X.T @ c).T
-        return np.column_stack([g, c.sum(axis=0)]).ravel() if self.intercept else g.ravel()
+        g = np.column_stack([g, c.sum(axis=0)]) if self.intercept else g
+        return np.asarray(g.ravel() + self.ridges * x)
 
     def hessian(self, margins: Array) -> tuple[Array, int]:
         p, rows, size = softmax(margins, axis=1), 0, self.X.shape[1] + self.intercept
@@ -132,14 +138,19 @@ class Softmax(Model):
                 curvature = p[:, k] * ((k == m) - p[:, m])
                 block, rows = self.weighted_gram(curvature)
                 H[k, :, m], H[m, :, k] = block, block
-        return H.reshape(self.classes * size, -1), rows
+        H = H.reshape(self.classes * size, -1)
+        H[np.diag_indices_from(H)] += self.ridges
+        return H, rows
 
 
 def softmax_of(tasks: list[Task]) -> tuple[Softmax, Any]:
     """F of the tasks, one per class, fitted jointly, and their A."""
     first, classes = tasks[0], len(tasks)
     label = np.argmax(np.stack([task.target for task in tasks]), axis=0).astype(np.float64)
-    model = Softmax(first.X, label, first.weight, CLASSIFICATION["logistic"], first.intercept, classes=classes)
+    model = Softmax(
+        first.X, label, first.weight, CLASSIFICATION["logistic"], first.intercept, classes=classes,
+        ridge=first.ridge * first.lam1,
+    )  # fmt: skip
     return model, csr_array(block_diag([first.A] * classes, format="csr"))
 
 

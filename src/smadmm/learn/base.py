@@ -5,6 +5,7 @@ min_z  F(z) + alpha |[G; I] z|_1     over the coefficients z of standardised col
 
 from __future__ import annotations
 
+import numbers
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from smadmm.learn.exact import faces
 from smadmm.learn.fitting import Fit
 from smadmm.learn.graphs import feature_graph
-from smadmm.learn.leaving_out import FACTORS, Measure, affordable, best_weight
+from smadmm.learn.leaving_out import FACTORS, RIDGES, Measure, affordable, best_weight
 from smadmm.learn.loops import Array
 from smadmm.learn.standard import Standard
 
@@ -32,6 +33,8 @@ class GraphGuided(BaseEstimator):  # type: ignore[misc]
     intercept_: Any
     graph: Any
     graph_: Any
+    ridge: float | None
+    ridge_: float
     fit_intercept: bool
     standardize: bool
     tol: float
@@ -43,10 +46,26 @@ class GraphGuided(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _check_penalty(self, max_epochs: int | None) -> None:
-        if self.alpha is not None and not self.alpha >= 0:
-            raise ValueError(f"alpha must not be negative, got {self.alpha}")
-        if max_epochs is not None and not max_epochs >= 1:
-            raise ValueError(f"max_epochs must be at least 1, got {max_epochs}")
+        for name in ("alpha", "ridge", "tol"):
+            value = getattr(self, name)
+            known = isinstance(value, numbers.Real) and 0 <= float(value) < np.inf
+            if not known and (value is not None or name == "tol"):
+                raise ValueError(f"{name} must be a number that is not negative, got {value!r}")
+        if max_epochs is not None and not (isinstance(max_epochs, numbers.Integral) and max_epochs >= 1):
+            raise ValueError(f"max_epochs must be a whole number of at least 1, got {max_epochs!r}")
+
+    def _checked(self, X: Any, y: Any, **options: Any) -> tuple[Any, Any]:
+        """X and y as arrays; where a column of a data frame holds no numbers, the error names it."""
+        kinds = [np.float64, np.float32]
+        try:
+            X, y = validate_data(self, X, y, accept_sparse="csr", dtype=kinds, order="C", **options)
+        except (TypeError, ValueError) as error:
+            wrong = _without_numbers(X)
+            if wrong is None:
+                raise
+            cure = "encode it first, for example by OneHotEncoder in a pipeline"
+            raise ValueError(f"the column {wrong!r} does not hold numbers; {cure}") from error
+        return X, y
 
     def _weight_of_penalty(self, rows: float, A: Any) -> float:
         """alpha, or 1 / (rows sqrt(k)) with k penalties per feature: for plain l1 what C = 1 means in scikit-learn."""
@@ -66,21 +85,32 @@ class GraphGuided(BaseEstimator):  # type: ignore[misc]
     def _finds_graph(self) -> bool:
         return isinstance(self.graph, str) and self.graph == "auto"
 
-    def _choose(self, A: Any, rows: float, measured: Callable[[Any], Measure]) -> tuple[Any, float]:
-        """A, or that without edges, and alpha: what was given, or what predicts rows left out best.
+    def _choose(self, A: Any, rows: float, measured: Callable[[Any, float], Measure]) -> tuple[Any, float]:
+        """A, or that without edges, and alpha: what was given, or what predicts rows left out best; sets `ridge_`.
 
-        `measured(A)(alpha)` is the loss of rows left out; alphas come from large to small.
+        `measured(A, ridge)(alpha)` is the loss of rows left out; alphas come from large to small.
         """
-        choices = [A, A[-self.n_features_in_ :]] if self._finds_graph and self.graph_.shape[0] else [A]
-        weights = [self._weight_of_penalty(rows, choice) for choice in choices]
-        factors = FACTORS if self.alpha is None else np.ones(1)
-        if not affordable(rows, A.shape[1]) or len(choices) == len(factors) == 1:
-            return A, weights[0]
-        tried = [(w * factors, measured(choice)) for choice, w in zip(choices, weights, strict=True)]
-        number, alpha = best_weight(tried)
-        if number:
+        self.ridge_ = self.ridge or 0.0
+        graphs = [A, A[-self.n_features_in_ :]] if self._finds_graph and self.graph_.shape[0] else [A]
+        free = self.alpha is None
+        if not affordable(rows, A.shape[1]) or not (free or len(graphs) > 1):
+            return A, self._weight_of_penalty(rows, A)
+
+        def tried(G: Any, ridge: float) -> tuple[float, float]:
+            weight = self._weight_of_penalty(rows, G)
+            return best_weight(weight * FACTORS if free else np.array([weight]), measured(G, ridge))
+
+        found = [tried(G, self.ridge_) for G in graphs]
+        best = found[-1] if found[-1] < found[0] else found[0]
+        if best is not found[0]:
             self.graph_ = self.graph_[:0]
-        return choices[number], alpha
+            A = graphs[-1]
+        for ridge in RIDGES if free and self.ridge is None else ():
+            other = tried(A, ridge)
+            if not other < best:
+                break
+            best, self.ridge_ = other, ridge
+        return A, best[1]
 
     def _prepared(self, X: Any, weight: Array) -> tuple[Any, Any]:
         """The columns as they are fitted, and A = [G; I] with an empty column for the intercept."""
@@ -111,6 +141,16 @@ class GraphGuided(BaseEstimator):  # type: ignore[misc]
             Z = faces(A, A @ row == 0)
             groups[np.diff(Z.indptr) > 0] = Z.indices + 1
         self.n_nonzero_ = int(np.count_nonzero(self.coef_))
+
+    def _keep_stream(self, unit: float = 1.0) -> None:
+        """The coefficients so far of `_online`, whose unknowns are in this unit."""
+        first, scale = self._first, self._online[0].scale
+        self._standard = Standard(first.mean, first.scale * scale)
+        unknowns = unit * np.stack([online.x for online in self._online])
+        unknowns[:, : len(scale)] *= scale
+        self._keep_unknowns(unknowns)
+        self.sfo_, self.alpha_ = sum(online.sfo for online in self._online), unit * self._online[0].lam1
+        self.n_iter_ = getattr(self, "n_iter_", 0) + 1
 
     def _keep_course(self, fits: list[Fit], warn: bool) -> None:
         """What is known of the fits, and a warning if they are not done."""
@@ -162,3 +202,16 @@ class GraphGuided(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         self.coef_ = self.coef_.toarray() if issparse(self.coef_) else self.coef_
         return self
+
+
+def _without_numbers(X: Any) -> Any:
+    """The first column of a data frame that does not hold numbers; None if there is none."""
+    for name in getattr(X, "columns", ()):
+        column = np.asarray(X[name])
+        try:
+            column.astype(np.float64)
+        except (TypeError, ValueError):
+            return name
+        if column.dtype.kind in "mM":  # times, which NumPy counts, but not beside numbers
+            return name
+    return None

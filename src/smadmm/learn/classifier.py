@@ -21,7 +21,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from tqdm import tqdm
 
 from smadmm.arguments import one_of
@@ -39,7 +39,7 @@ from smadmm.learn.calibration import fitted_slope, out_of_fold, probabilities
 from smadmm.learn.chunks import LabelOrder, OnlineFit
 from smadmm.learn.exact import Point, strict
 from smadmm.learn.fitting import PASSES, Fit, Report, default_passes, fit_auto, fit_published
-from smadmm.learn.leaving_out import Measure, left_out_loss
+from smadmm.learn.leaving_out import Measure, margins_without
 from smadmm.learn.loops import AT_ZERO, LOSSES, Array, Auto, Task
 from smadmm.learn.published_loops import NAMES, Published
 from smadmm.learn.scaling import column_sums
@@ -80,9 +80,11 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
                 f"solver must be one of {', '.join(SOLVERS)}, or Auto(...) or Published(...), got {self.solver!r}"
             )
         self._check_penalty(self.max_epochs)
+        if self.ridge and not self._exact:
+            raise ValueError(f"ridge goes with solver='auto', got {self.solver!r}")
 
     def _validated(self, X: Any, y: Any, reset: bool) -> tuple[Any, Any]:
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", reset=reset)
+        X, y = self._checked(X, y, reset=reset)
         check_classification_targets(y)
         return X, y
 
@@ -145,7 +147,7 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
         mean_one = weight / weight.mean()
         tasks = [Task(X, target, mean_one, A, 0.0, self.loss, **rest) for target in self._signs(y)]
         A, self.alpha_ = self._penalty(tasks, float(weight.sum()), kept, seed)
-        tasks = [replace(task, A=A, lam1=self.alpha_) for task in tasks]
+        tasks = [replace(task, A=A, lam1=self.alpha_, ridge=self.ridge_) for task in tasks]
         fits = self._fit_all(tasks, seed) if shards is None else fit_shards(self, tasks, seed, executor, shards)
         self._keep_unknowns(np.stack([fit.x for fit in fits]))
         self._keep_course(fits, warn=self._exact and shards is None)
@@ -165,19 +167,21 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
         """A and alpha."""
         A = tasks[0].A
         if not self._exact or self.loss == "sigmoid":  # not convex: a step to the fit without a row may lead uphill
+            self.ridge_ = self.ridge or 0.0
             return A, self._weight_of_penalty(rows, A)
         return self._choose(A, rows, partial(self._left_out, tasks, rows))
 
-    def _left_out(self, tasks: list[Task], rows: float, A: Any) -> Measure:
-        """The loss of rows left out with this A, by alpha."""
-        tasks, softmax = [replace(task, A=A) for task in tasks], self._is_softmax(A.shape[1])
-        fits, jointly = along_path(tasks, softmax, self.max_epochs), softmax_of(tasks)
+    def _left_out(self, tasks: list[Task], rows: float, A: Any, ridge: float) -> Measure:
+        """The loss of rows left out with this A and ridge, by alpha."""
+        tasks, softmax = [replace(task, A=A, ridge=ridge) for task in tasks], self._is_softmax(A.shape[1])
+        fits = along_path(tasks, softmax, self.max_epochs)
 
         def loss(alpha: float) -> float:
-            found = [fit.x for fit in fits(alpha)]
-            if softmax:
-                return left_out_loss(*jointly, alpha, np.concatenate(found), rows)
-            return sum(left_out_loss(model_of(task), A, alpha, x, rows) for task, x in zip(tasks, found, strict=True))
+            found, here = [fit.x for fit in fits(alpha)], [replace(task, lam1=alpha) for task in tasks]
+            models = [softmax_of(here)] if softmax else [(model_of(task), A) for task in here]
+            points = [np.concatenate(found)] if softmax else found
+            every = zip(models, points, strict=True)
+            return sum(model.value(margins_without(model, by, alpha, x, rows)) for (model, by), x in every)
 
         return loss
 
@@ -312,6 +316,7 @@ class GraphGuidedClassifier(_Classifier):
         alpha: float | None = None,
         *,
         graph: Any = "auto",
+        ridge: float | None = None,
         loss: str = "logistic",
         solver: Any = "auto",
         multi_class: str = "multinomial",
@@ -327,6 +332,7 @@ class GraphGuidedClassifier(_Classifier):
     ):
         self.alpha = alpha
         self.graph = graph
+        self.ridge = ridge
         self.loss = loss
         self.solver = solver
         self.multi_class = multi_class
@@ -348,6 +354,8 @@ class GraphGuidedClassifier(_Classifier):
         self._check_parameters()
         if not self._exact:
             raise ValueError(f"partial_fit goes with solver='auto', got {self.solver!r}")
+        if self.ridge:
+            raise ValueError(f"partial_fit goes without a ridge, got ridge={self.ridge}")
         if self.class_weight == "balanced":
             raise ValueError("class_weight='balanced' needs all data at once; give partial_fit a dict of weights")
         known = self._known_classes(classes)
@@ -366,13 +374,7 @@ class GraphGuidedClassifier(_Classifier):
         for online, target in zip(self._online, self._signs(y), strict=True):
             if kept.any():
                 online.update(X[kept], target[kept], weight[kept])
-        scale = self._online[0].scale
-        self._standard = Standard(self._first.mean, self._first.scale * scale)
-        unknowns = np.stack([online.x for online in self._online])
-        unknowns[:, : X.shape[1]] *= scale
-        self._keep_unknowns(unknowns)
-        self.sfo_, self.alpha_ = sum(online.sfo for online in self._online), self._online[0].lam1
-        self.n_iter_ = getattr(self, "n_iter_", 0) + 1
+        self._keep_stream()
         return self
 
     def _begin_stream(self, X: Any, weight: Array) -> None:

@@ -56,25 +56,39 @@ class Model:
     loss: PointLoss
     intercept: bool
     offset: Any = 0.0
+    ridge: float = 0.0  # weight of |x|^2 / 2 without the intercept, a part of F
 
     @property
     def n(self) -> int:
         return len(self.target)
+
+    @property
+    def ridges(self) -> Array:
+        """The curvature of the ridge, by unknown."""
+        return np.append(np.full(self.X.shape[1], self.ridge), np.zeros(int(self.intercept)))
+
+    def objective(self, A: Any, alpha: float, x: Array, margins: Array) -> float:
+        """F + alpha |A x|_1 at x, which has these margins."""
+        return self.value(margins) + 0.5 * float(self.ridges @ x**2) + alpha * float(np.abs(A @ x).sum())
 
     def margins(self, x: Array) -> Array:
         d = self.X.shape[1]
         return np.asarray(self.X @ x[:d] + x[d:].sum() + self.offset)
 
     def value(self, margins: Array) -> float:
+        """The mean loss."""
         return float(self.weight @ self.loss.value(margins, self.target)) / self.n
 
-    def gradient(self, margins: Array) -> Array:
+    def gradient(self, x: Array, margins: Array) -> Array:
         c = self.weight * self.loss.slope(margins, self.target) / self.n
-        return np.append(self.X.T @ c, c.sum()) if self.intercept else np.asarray(self.X.T @ c)
+        g = np.append(self.X.T @ c, c.sum()) if self.intercept else np.asarray(self.X.T @ c)
+        return np.asarray(g + self.ridges * x)
 
     def hessian(self, margins: Array) -> tuple[Array, int]:
         """H, and from how many rows."""
-        return self.weighted_gram(self.loss.curvature(margins, self.target))
+        H, rows = self.weighted_gram(self.loss.curvature(margins, self.target))
+        H[np.diag_indices_from(H)] += self.ridges
+        return H, rows
 
     def weighted_gram(self, curvature: Array) -> tuple[Array, int]:
         """1/N sum_i w_i c_i a_i a_i' from evenly spaced rows, and how many they were."""
@@ -213,7 +227,7 @@ def _search(model: Model, A: Any, alpha: float, point: Point, margins: Array, x:
     t = 1.0
     while True:
         z = margins + t * (target - margins)
-        objective = model.value(z) + alpha * float(np.abs(A @ new).sum())
+        objective = model.objective(A, alpha, new, z)
         if objective < point.objective:
             return new, z, objective
         t /= 4
@@ -257,8 +271,8 @@ def newton(
     """From `start` until the certificate is at most `tol`, or nothing falls any more; `seen` is shown every point."""
     point = replace(start, x=start.x.copy(), steps=0, sfo=model.n)
     margins = model.margins(point.x)
-    point.objective = model.value(margins) + alpha * float(np.abs(A @ point.x).sum())
-    g = model.gradient(margins)
+    point.objective = model.objective(A, alpha, point.x, margins)
+    g = model.gradient(point.x, margins)
     _certify(A, alpha, point, g, tol)
     seen(point)
     stuck = 0
@@ -271,7 +285,7 @@ def newton(
         x = quadratic.on_face(y, x)
         point.x, margins, point.objective = _search(model, A, alpha, point, margins, x)
         stuck = stuck + 1 if point.objective >= before else 0
-        g = model.gradient(margins)
+        g = model.gradient(point.x, margins)
         point.steps, point.sfo = point.steps + 1, point.sfo + model.n + rows
         _certify(A, alpha, point, g, tol)
         seen(point)
@@ -284,19 +298,19 @@ def _sharpen(model: Model, A: Any, alpha: float, point: Point, margins: Array) -
     """Newton steps on the face of x, as long as the gradient there falls: the last digits, for few of the costs."""
     Ax = A @ point.x
     Z, mu = faces(A, Ax == 0), alpha * np.sign(Ax)
-    best = Z.T @ (model.gradient(margins) + A.T @ mu)
+    best = Z.T @ (model.gradient(point.x, margins) + A.T @ mu)
     for _ in range(SHARPENING):
         H = model.hessian(margins)[0]
         on_face = Z.T @ (Z.T @ H).T
         on_face[np.diag_indices_from(on_face)] += 1e-12 * np.trace(on_face) / max(len(on_face), 1) + 1e-300
         x = point.x - Z @ np.linalg.solve(on_face, best)
         z = model.margins(x)
-        g = model.gradient(z)
+        g = model.gradient(x, z)
         rest = Z.T @ (g + A.T @ mu)
         if not np.linalg.norm(rest) < 0.5 * np.linalg.norm(best) or (np.sign(A @ x) != np.sign(Ax)).any():
             break
         point.x, margins, best, point.sfo = x, z, rest, point.sfo + 2 * model.n
-        point.objective = model.value(z) + float(mu @ (A @ x))
+        point.objective = model.objective(A, alpha, x, z)
         point.mu = np.where(Ax != 0, mu, point.mu)
         point.gradient = float(np.sum((g + A.T @ point.mu) ** 2))
 
@@ -326,7 +340,7 @@ def _by_working_set(model: Model, A: Any, alpha: float, start: Point, tol: float
     point, chosen, spent = replace(start), np.zeros(d, dtype=bool), 0
     while True:
         margins = model.margins(point.x)
-        left = np.abs(_certify(A, alpha, point, model.gradient(margins), tol, BALANCING)[:d])
+        left = np.abs(_certify(A, alpha, point, model.gradient(point.x, margins), tol, BALANCING)[:d])
         spent += model.n
         wanted = chosen | (neighbours @ (point.x[:d] != 0).astype(float) > 0)
         violated = np.flatnonzero(~wanted & (left > 1e-3 * alpha))
@@ -334,7 +348,7 @@ def _by_working_set(model: Model, A: Any, alpha: float, start: Point, tol: float
         if A.shape[1] <= LARGEST and wanted.sum() > d / 3:
             break
         found = point.certificate <= tol or point.steps >= steps or (point.steps > 0 and (wanted == chosen).all())
-        point.objective, point.sfo = model.value(margins) + alpha * float(np.abs(A @ point.x).sum()), spent
+        point.objective, point.sfo = model.objective(A, alpha, point.x, margins), spent
         seen(point)
         if found or wanted.sum() > LARGEST:
             break
@@ -366,10 +380,10 @@ def project(Z: Any, x: Array) -> Array:
 def _from_face_to_face(model: Model, A: Any, alpha: float, start: Point, tol: float, steps: int, seen: Seen) -> Point:
     point = replace(start, x=start.x.copy(), steps=0, sfo=model.n)
     margins, every, stuck = model.margins(point.x), max(1, model.n // FACE_ROWS), 0
-    point.objective = model.value(margins) + alpha * float(np.abs(A @ point.x).sum())
+    point.objective = model.objective(A, alpha, point.x, margins)
     part = _Curvature(model, every)
     while True:
-        g, before = model.gradient(margins), point.certificate
+        g, before = model.gradient(point.x, margins), point.certificate
         left = _certify(A, alpha, point, g, tol, BALANCING)
         seen(point)
         if point.certificate <= tol or point.steps >= steps or stuck == 3:
@@ -400,7 +414,7 @@ def _search_on_face(
         x = point.x + t * towards
         x = project(faces(A, (sign == 0) | (sign * (A @ x) < 0)), x)
         z = model.margins(x)
-        objective = model.value(z) + alpha * float(np.abs(A @ x).sum())
+        objective = model.objective(A, alpha, x, z)
         if objective <= point.objective + ROUNDING * abs(point.objective):
             return x, z, objective
         t /= 4
@@ -424,13 +438,14 @@ class _Curvature:
         """u with Z'H Z u = b by conjugate gradients."""
         model, d = self.model, self.X.shape[1]
         h = model.loss.curvature(margins, model.target)[self.rows] * model.weight[self.rows] / self.n
-        diagonal = abs(Z).T @ (h.sum() * self.squares)
+        ridges = model.ridges
+        diagonal = abs(Z).T @ (h.sum() * self.squares + ridges)
         diagonal += 1e-6 * diagonal.max(initial=1e-300)
 
         def product(u: Array) -> Array:
             x = Z @ u
             c = h * (self.X @ x[:d] + x[d:].sum())
-            return np.asarray(Z.T @ self._with_intercept(self.X.T @ c, c.sum()) + 1e-9 * diagonal * u)
+            return np.asarray(Z.T @ (self._with_intercept(self.X.T @ c, c.sum()) + ridges * x) + 1e-9 * diagonal * u)
 
         u, rest = np.zeros_like(b), b
         p = scaled = rest / diagonal

@@ -14,7 +14,7 @@ rows, of which one is left out. Weights are tried from large to small, each fit 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from smadmm.learn.exact import Model, faces
 from smadmm.learn.loops import Array
 
 FACTORS = 10.0 ** np.arange(2.0, -1.1, -0.5)  # of the weight that stands for C = 1
+RIDGES = (3.0, 30.0)  # times alpha; the second if the first helps
 PATIENCE = 2  # weights without a new minimum that end the search
 DAMPING = 1e-3  # share of that curvature
 ENTRIES = 20_000_000  # of the rows on the face: up to here one row is left out at a time
@@ -40,22 +41,20 @@ def affordable(rows: float, unknowns: int) -> bool:
     return rows < ROWS_PER_UNKNOWN * unknowns and rows * min(rows, unknowns) <= ENTRIES
 
 
-def best_weight(choices: Sequence[tuple[Array, Measure]]) -> tuple[int, float]:
-    """Which of the choices has the smallest loss of rows left out, and at which of its weights."""
-    best = (np.inf, 0, float(choices[0][0][-1]))
-    for number, (alphas, measure) in enumerate(choices):
-        lowest, since = np.inf, 0
-        for alpha in alphas:
-            loss = measure(float(alpha))
-            since = since + 1 if loss >= lowest else 0
-            lowest, best = min(lowest, loss), min(best, (loss, number, float(alpha)))
-            if since >= PATIENCE:
-                break
-    return best[1], best[2]
+def best_weight(alphas: Array, measure: Measure) -> tuple[float, float]:
+    """The smallest loss of rows left out, and at which of the weights."""
+    best, since = (np.inf, float(alphas[-1])), 0
+    for alpha in alphas.tolist():
+        loss = measure(alpha)
+        since = since + 1 if loss >= best[0] else 0
+        best = min(best, (loss, alpha))
+        if since >= PATIENCE:
+            break
+    return best
 
 
-def left_out_loss(model: Model, A: Any, alpha: float, x: Array, rows: float) -> float:
-    """The mean loss of rows under fits without them; `rows`: how many they are by their weights."""
+def margins_without(model: Model, A: Any, alpha: float, x: Array, rows: float) -> Array:
+    """The margins of rows under fits without them; x is the fit to all, `rows` how many they are by their weights."""
     classes = model.classes if isinstance(model, Softmax) else 1
     margins, Z = model.margins(x), _by_class(faces(A, A @ x == 0), classes)
     u = (Z.T @ x) / np.asarray(abs(Z).sum(axis=0)).ravel()
@@ -64,6 +63,7 @@ def left_out_loss(model: Model, A: Any, alpha: float, x: Array, rows: float) -> 
     slope, curvature = _derivatives(model, margins)
     count = model.weight * (rows / model.n)
     ridge = DAMPING * penalty / np.where(u == 0, 1.0, np.abs(u))
+    ridge += rows * (abs(Z).T @ model.ridges)
     inverse = _inverse_hessian(U, own, curvature * count[:, None, None], ridge)
     g = np.empty_like(curvature)
     for k in range(classes):
@@ -74,7 +74,7 @@ def left_out_loss(model: Model, A: Any, alpha: float, x: Array, rows: float) -> 
     crossing = np.sign(u)[:, None] * (u[:, None] + step) < 0
     step = np.where(crossing & (penalty > 0)[:, None] & _alone(U, curvature, count), -u[:, None], step)
     moved = np.stack([np.einsum("ij,ji->i", U[k], step[own[k]]) for k in range(classes)], axis=1)
-    return model.value(margins + moved.reshape(margins.shape))
+    return np.asarray(margins + moved.reshape(margins.shape))
 
 
 def _derivatives(model: Model, margins: Array) -> tuple[Array, Array]:

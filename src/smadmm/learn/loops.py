@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from smadmm.checkpoint import packed, unpacked
 from smadmm.estimators import SGD, Correlated, Estimate, Estimator, Measured, Storm
 from smadmm.learn.scaling import Columns, metric, row_weights
-from smadmm.losses.glm import GLM, Logistic, Sigmoid, SquaredHinge
+from smadmm.losses.glm import GLM, Huber, Logistic, Sigmoid, Squared, SquaredHinge, Student
 from smadmm.operators.linear import Matrix
 from smadmm.problem import Loss, Problem
 from smadmm.proxes import L1
@@ -32,6 +32,7 @@ from smadmm.xsteps import Metric
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 LOSSES: dict[str, type[GLM]] = {"sigmoid": Sigmoid, "logistic": Logistic, "squared_hinge": SquaredHinge}
+REGRESSION: dict[str, type[GLM]] = {"squared": Squared, "huber": Huber, "student": Student}
 AT_ZERO = {"sigmoid": 0.5, "logistic": float(np.log(2)), "squared_hinge": 1.0}  # the loss of x = 0
 
 C, MOVE, PULL, RECENT, MEMORY = 3.0, 1.0, 0.8, 6.0, 0.95  # the constants of `auto`
@@ -54,7 +55,7 @@ class Auto:
 
 @dataclass(frozen=True)
 class Task:
-    """1/n sum_i w_i l(b_i (a_i'x + x_last)) + lam1 |A x|_1 for one pair of classes; the weights have mean 1."""
+    """1/n sum_i w_i l(a_i'x + x_last, b_i) + lam1 |A x|_1 for one pair of classes, or a target; weights of mean 1."""
 
     X: Any  # dense, C-contiguous, or CSR
     target: Array
@@ -63,6 +64,7 @@ class Task:
     lam1: float
     loss: str
     intercept: bool
+    ridge: float = 0.0  # ridge * lam1 |x|^2 / 2 is a part of F for the exact solver
     shuffled: bool = False  # the rows are in random order: batches are runs of them, read in sequence
 
     def batches(self, seed: int, size: int, first: int, count: int) -> Indices:
@@ -87,7 +89,7 @@ class Task:
         """F as a loss of the engine."""
         sampling = sampling or (runs if self.shuffled else reshuffled)
         X = self.X.astype(np.float64, copy=False)
-        return LOSSES[self.loss](X, self.target, self.weight, sampling, self.intercept)
+        return (LOSSES | REGRESSION)[self.loss](X, self.target, self.weight, sampling, self.intercept)
 
     def problem(self, f: Loss) -> Problem:
         """The task as a problem of the engine, with F in one of its forms."""

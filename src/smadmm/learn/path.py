@@ -90,7 +90,7 @@ def highest_alpha(model: Model) -> float:
         margins = model.margins(x)
         slope = float(model.weight @ model.loss.slope(margins, model.target))
         x[-1] -= slope / max(float(model.weight @ model.loss.curvature(margins, model.target)), 1e-12)
-    return float(np.abs(model.gradient(model.margins(x))[: model.X.shape[1]]).max(initial=0.0)) or 1.0
+    return float(np.abs(model.gradient(x, model.margins(x))[: model.X.shape[1]]).max(initial=0.0)) or 1.0
 
 
 class _Plotted:
@@ -135,6 +135,7 @@ class GraphGuidedClassifierCV(_Plotted, _Classifier):
         cv: Any = 5,
         one_standard_error: bool = False,
         graph: Any = "auto",
+        ridge: float | None = None,
         loss: str = "logistic",
         multi_class: str = "multinomial",
         fit_intercept: bool = True,
@@ -150,6 +151,7 @@ class GraphGuidedClassifierCV(_Plotted, _Classifier):
         self.cv = cv
         self.one_standard_error = one_standard_error
         self.graph = graph
+        self.ridge = ridge
         self.loss = loss
         self.multi_class = multi_class
         self.fit_intercept = fit_intercept
@@ -164,9 +166,8 @@ class GraphGuidedClassifierCV(_Plotted, _Classifier):
     warm_start = False
 
     def _penalty(self, tasks: list[Task], rows: float, kept: Any, seed: int) -> tuple[Any, float]:
-        if self._finds_graph:
-            A, _ = super()._penalty(tasks, rows, kept, seed)
-            tasks = [replace(task, A=A) for task in tasks]
+        A, _ = super()._penalty(tasks, rows, kept, seed)
+        tasks = [replace(task, A=A, ridge=self.ridge_) for task in tasks]
         number = np.zeros(len(tasks[0].target)) if len(tasks) > 1 else tasks[0].target
         for k, task in enumerate(tasks[1:], 1):
             number = np.where(task.target > 0, k, number)
@@ -231,6 +232,7 @@ class GraphGuidedRegressorCV(_Plotted, _Regressor):
         cv: Any = 5,
         one_standard_error: bool = False,
         graph: Any = "auto",
+        ridge: float | None = None,
         loss: str = "squared",
         fit_intercept: bool = True,
         standardize: bool = True,
@@ -242,6 +244,7 @@ class GraphGuidedRegressorCV(_Plotted, _Regressor):
         self.cv = cv
         self.one_standard_error = one_standard_error
         self.graph = graph
+        self.ridge = ridge
         self.loss = loss
         self.fit_intercept = fit_intercept
         self.standardize = standardize
@@ -250,24 +253,25 @@ class GraphGuidedRegressorCV(_Plotted, _Regressor):
         self.random_state = random_state
 
     def _penalty(self, model: Model, A: Any, rows: float, kept: Any, seed: int) -> tuple[Any, float]:
-        if self._finds_graph:
-            A, _ = super()._penalty(model, A, rows, kept, seed)
+        A, _ = super()._penalty(model, A, rows, kept, seed)
         named = {"squared": lambda scale: SQUARED, "huber": huber, "student": student}
         measure = named[self.loss](0.5 * spread(model.target, model.weight))
         splits = _splits(self.cv, model.target, kept, seed, classifier=False)
-        parts = [(_part(model, train), _part(model, test)) for train, test in splits]
-        steps = [self._steps(train, replace(test, loss=measure), A) for train, test in parts]
+        shares = [float(model.weight[train].sum()) / model.n for train, _ in splits]
+        steps = [
+            self._steps(_part(model, train), replace(_part(model, test), loss=measure), A, rows * share)
+            for (train, test), share in zip(splits, shares, strict=True)
+        ]
         start = model if self.loss == "squared" else replace(model, loss=huber(spread(model.target, model.weight)))
-        self.path_ = follow_path(steps, self._steps(model, model, A), highest_alpha(start), self.alphas)
+        self.path_ = follow_path(steps, self._steps(model, model, A, rows), highest_alpha(start), self.alphas)
         return A, self.path_.chosen(self.one_standard_error)
 
-    def _steps(self, train: Model, held_out: Model, A: Any) -> Step:
+    def _steps(self, train: Model, held_out: Model, A: Any, rows: float) -> Step:
         last: list[Point | None] = [None]
 
         def step(alpha: float) -> tuple[Array, float]:
-            fit, last[0], _ = fit_regression(
-                train, A, alpha, self.loss, (ROUGHLY * alpha) ** 2 * A.shape[1], self.max_epochs, last[0]
-            )
+            model, tol = replace(train, ridge=self.ridge_ * alpha), (ROUGHLY * alpha) ** 2 * A.shape[1]
+            fit, last[0], _ = fit_regression(model, A, alpha, self.loss, tol, rows, self.max_epochs, last[0])
             return fit.x[None], held_out.value(held_out.margins(fit.x))
 
         return step

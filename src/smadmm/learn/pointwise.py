@@ -63,13 +63,14 @@ CLASSIFICATION = {
 SQUARED = PointLoss(lambda z, b: 0.5 * (z - b) ** 2, lambda z, b: z - b, lambda z, b: np.ones_like(z))
 
 
-def huber(scale: float) -> PointLoss:
-    """Huber's loss for residuals of this scale."""
+def huber(scale: float, majorised: bool = True) -> PointLoss:
+    """Huber's loss for residuals of this scale; its own curvature if not `majorised`."""
     d = HUBER * scale
+    tails = 1.0 if majorised else 0.0
     return PointLoss(
         lambda z, b: np.where(np.abs(z - b) <= d, 0.5 * (z - b) ** 2, d * np.abs(z - b) - 0.5 * d * d),
         lambda z, b: np.clip(z - b, -d, d),
-        lambda z, b: np.where(np.abs(z - b) <= d, 1.0, d / np.maximum(np.abs(z - b), d)),
+        lambda z, b: np.where(np.abs(z - b) <= d, 1.0, tails * d / np.maximum(np.abs(z - b), d)),
     )
 
 

@@ -18,16 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import _check_sample_weight
 
 from smadmm.arguments import one_of
 from smadmm.learn.answers import ROUGHLY, Diary, fit_of
 from smadmm.learn.base import GraphGuided
-from smadmm.learn.exact import OUTER, Model, Point, solve, strict, zero_point
+from smadmm.learn.chunks import OnlineFit
+from smadmm.learn.exact import OUTER, Model, Point, faces, solve, strict, zero_point
 from smadmm.learn.fitting import Fit
-from smadmm.learn.leaving_out import Measure, left_out_loss
+from smadmm.learn.leaving_out import Measure, margins_without
 from smadmm.learn.loops import Array
-from smadmm.learn.pointwise import SQUARED, huber, student
+from smadmm.learn.pointwise import HUBER, SQUARED, huber, student
 
 LOSSES = ("squared", "huber", "student")
 NORMAL = 1.4826  # standard deviation of normal noise per median absolute deviation
@@ -42,30 +43,51 @@ def median(values: Array, weight: Array) -> float:
     return float(0.5 * (values[order[low]] + values[order[min(high, len(order) - 1)]]))
 
 
+def root_mean_square(values: Array, weight: Array) -> float:
+    """Of values of any size, whose squares may overflow."""
+    size = float(np.abs(values).max()) or 1.0
+    return size * float(np.sqrt(np.average((values / size) ** 2, weights=weight)))
+
+
 def spread(values: Array, weight: Array) -> float:
     """A robust standard deviation around zero; never zero."""
     middle = NORMAL * median(np.abs(values), weight)
-    return middle or float(np.sqrt(np.average(values**2, weights=weight))) or 1.0
+    return middle or root_mean_square(values, weight) or 1.0
+
+
+def noise(model: Model, A: Any, point: Point, rows: float) -> float:
+    """The scale of the residuals, corrected for the unknowns that were fitted; at most that of the targets."""
+    free = faces(A, A @ point.x == 0).shape[1]
+    taken = float(np.sqrt(rows / max(rows - free, 1.0)))
+    residual = model.margins(point.x) - model.target
+    return min(spread(residual, model.weight) * taken, spread(model.target, model.weight))
 
 
 def fit_regression(
-    model: Model, A: Any, alpha: float, loss: str, tol: float, steps: int | None = None, start: Point | None = None
+    model: Model,
+    A: Any,
+    alpha: float,
+    loss: str,
+    tol: float,
+    rows: float,
+    steps: int | None = None,
+    start: Point | None = None,
 ) -> tuple[Fit, Point, float]:
-    """The fit, its point to start the next one from, and the scale of the residuals."""
-    diary, point = Diary(), zero_point(A) if start is None else start
+    """The fit, its point to start the next one from, and the scale of the residuals; `rows` by their weights."""
+    diary, point, steps = Diary(), zero_point(A) if start is None else start, steps or OUTER
     if loss == "squared":
-        point = solve(replace(model, loss=SQUARED), A, alpha, point, tol, steps=steps or OUTER, seen=diary.seen)
+        point = solve(replace(model, loss=SQUARED), A, alpha, point, tol, steps=steps, seen=diary.seen)
         residual = model.margins(point.x) - model.target
-        return fit_of(point, diary), point, float(np.sqrt(np.average(residual**2, weights=model.weight)))
-    scale = spread(model.margins(point.x) - model.target, model.weight)
+        return fit_of(point, diary), point, root_mean_square(residual, model.weight)
+    scale = noise(model, A, point, rows)
     for _ in range(ROUNDS):
-        point = solve(replace(model, loss=huber(scale)), A, alpha, point, tol, steps=steps or OUTER, seen=diary.seen)
+        point = solve(replace(model, loss=huber(scale)), A, alpha, point, tol, steps=steps, seen=diary.seen)
         diary.spent += point.sfo
-        before, scale = scale, spread(model.margins(point.x) - model.target, model.weight)
+        before, scale = scale, noise(model, A, point, rows)
         if abs(scale - before) <= STEADY * before:
             break
     last = huber(scale) if loss == "huber" else student(scale)
-    point = solve(replace(model, loss=last), A, alpha, point, tol, steps=steps or OUTER, seen=diary.seen)
+    point = solve(replace(model, loss=last), A, alpha, point, tol, steps=steps, seen=diary.seen)
     return fit_of(point, diary), point, scale
 
 
@@ -78,26 +100,38 @@ class _Regressor(RegressorMixin, GraphGuided):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit from the start, or from the last coefficients with warm_start."""
-        one_of("loss", self.loss, LOSSES)
-        self._check_penalty(self.max_epochs)
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", y_numeric=True)
-        y = np.asarray(y, dtype=np.float64)
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        X, y, weight = self._validated(X, y, sample_weight, reset=True)
         kept = weight > 0
         if not kept.all():
             X, y, weight = X[kept], y[kept], weight[kept]
         X, A = self._prepared(X, weight)
-        centre, unit = self._target_scale(y, weight)
+        self._target = centre, unit = self._target_scale(y, weight)
         model = Model(X, (y - centre) / unit, weight / weight.mean(), SQUARED, bool(self.fit_intercept))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        A, self.alpha_ = self._penalty(model, A, float(weight.sum()), kept, seed)
+        rows = float(weight.sum())
+        A, self.alpha_ = self._penalty(model, A, rows, kept, seed)
         tol = strict(self.tol, self.alpha_)
-        fit, _, scale = fit_regression(model, A, self.alpha_, self.loss, tol, self.max_epochs, self._start(A))
+        model = replace(model, ridge=self.ridge_ * self.alpha_)
+        start = self._start(A)
+        fit, _, scale = fit_regression(model, A, self.alpha_, self.loss, tol, rows, self.max_epochs, start)
         self._keep_unknowns(fit.x[None])
-        self.coef_, self.intercept_ = unit * self.coef_[0], float(unit * self.intercept_[0] + centre)
-        self.scale_, self._target = unit * scale, (centre, unit)
+        self._leave_units()
+        self.scale_ = unit * scale
         self._keep_course([fit], warn=True)
+        self._online: list[OnlineFit] | None = None
         return self
+
+    def _validated(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> tuple[Any, Array, Array]:
+        one_of("loss", self.loss, LOSSES)
+        self._check_penalty(self.max_epochs)
+        X, y = self._checked(X, y, y_numeric=True, reset=reset)
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        return X, np.asarray(y, dtype=np.float64), weight
+
+    def _leave_units(self) -> None:
+        """coef_ and intercept_ in the units of y."""
+        centre, unit = self._target
+        self.coef_, self.intercept_ = unit * self.coef_[0], float(unit * self.intercept_[0] + centre)
 
     def _target_scale(self, y: Array, weight: Array) -> tuple[float, float]:
         """Centre and unit of the targets."""
@@ -107,24 +141,25 @@ class _Regressor(RegressorMixin, GraphGuided):  # type: ignore[misc]
         if not self.standardize:
             return centre, 1.0
         rest = y - middle
-        unit = spread(rest, weight) if robust else float(np.sqrt(np.average(rest**2, weights=weight)))
+        unit = spread(rest, weight) if robust else root_mean_square(rest, weight)
         return centre, unit if unit > 1e-12 * abs(middle) else 1.0
 
     def _penalty(self, model: Model, A: Any, rows: float, kept: Any, seed: int) -> tuple[Any, float]:
         """A and alpha."""
-        if self.loss == "student":  # not convex: a step to the fit without a row may lead uphill
-            return A, self._weight_of_penalty(rows, A)
         return self._choose(A, rows, partial(self._left_out, model, rows))
 
-    def _left_out(self, model: Model, rows: float, A: Any) -> Measure:
-        """The loss of rows left out with this A, by alpha."""
+    def _left_out(self, model: Model, rows: float, A: Any, ridge: float) -> Measure:
+        """The loss of rows left out with this A and ridge, by alpha; Huber's for Student's, which is not convex."""
         last: list[Point | None] = [None]
-        measure = SQUARED if self.loss == "squared" else huber(0.5 * spread(model.target, model.weight))
+        squared = self.loss == "squared"
+        measure = replace(model, loss=SQUARED if squared else huber(0.5 * spread(model.target, model.weight)))
 
         def loss(alpha: float) -> float:
-            tol = (ROUGHLY * alpha) ** 2 * A.shape[1]
-            fit, last[0], _ = fit_regression(model, A, alpha, self.loss, tol, self.max_epochs, last[0])
-            return left_out_loss(replace(model, loss=measure), A, alpha, fit.x, rows)
+            tol, here = (ROUGHLY * alpha) ** 2 * A.shape[1], replace(model, ridge=ridge * alpha)
+            kind = "squared" if squared else "huber"
+            fit, last[0], scale = fit_regression(here, A, alpha, kind, tol, rows, self.max_epochs, last[0])
+            here = replace(here, loss=SQUARED if squared else huber(scale, majorised=False))
+            return measure.value(margins_without(here, A, alpha, fit.x, rows))
 
         return loss
 
@@ -168,6 +203,7 @@ class GraphGuidedRegressor(_Regressor):
         alpha: float | None = None,
         *,
         graph: Any = "auto",
+        ridge: float | None = None,
         loss: str = "squared",
         fit_intercept: bool = True,
         standardize: bool = True,
@@ -178,6 +214,7 @@ class GraphGuidedRegressor(_Regressor):
     ):
         self.alpha = alpha
         self.graph = graph
+        self.ridge = ridge
         self.loss = loss
         self.fit_intercept = fit_intercept
         self.standardize = standardize
@@ -185,3 +222,45 @@ class GraphGuidedRegressor(_Regressor):
         self.tol = tol
         self.warm_start = warm_start
         self.random_state = random_state
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> GraphGuidedRegressor:
+        """Go on with a chunk of rows, in their order. The first chunk is fitted as by `fit` before it is learned from:
+        it gives the graph and the scales of the targets and residuals.
+
+        The coefficients are averages of stochastic iterates.
+
+        >>> rng = np.random.default_rng(0)
+        >>> model = GraphGuidedRegressor(loss="huber")
+        >>> for _ in range(20):
+        ...     X = rng.standard_normal((100, 3))
+        ...     model = model.partial_fit(X, X[:, 0] + rng.standard_t(2, 100))
+        >>> model.coef_.round(1).tolist()
+        [1.0, 0.0, 0.0]
+        """
+        if self.ridge:
+            raise ValueError(f"partial_fit goes without a ridge, got ridge={self.ridge}")
+        X, y, weight = self._validated(X, y, sample_weight, reset=not hasattr(self, "coef_"))
+        if getattr(self, "_online", None) is None:
+            self._begin_stream(X, y, weight)
+        assert self._online is not None
+        (centre, unit), kept = self._target, weight > 0
+        if kept.any():
+            target = (y[kept] - centre) / (unit * self._residual_unit)
+            self._online[0].update(self._first.apply(X[kept]), target, weight[kept])
+        self._keep_stream(self._residual_unit)
+        self._leave_units()
+        return self
+
+    def _begin_stream(self, X: Any, y: Array, weight: Array) -> None:
+        """The graph, means, scales and units of the first chunk, or of the fit before; later chunks correct scales."""
+        alpha = self.alpha_ if hasattr(self, "coef_") else self.alpha
+        if not hasattr(self, "coef_"):
+            self.fit(X, y, weight)
+        self._first, (centre, unit) = self._standard, self._target
+        noise = {"squared": unit, "huber": HUBER * self.scale_, "student": self.scale_}[self.loss] / unit
+        self._residual_unit = noise = noise or 1.0
+        coef, intercept = self.densify().coef_[None], np.array([self.intercept_ - centre])
+        options = (bool(self.fit_intercept), bool(self.standardize))
+        start = self._standard.unknowns(coef, intercept, options[0])[0] / (unit * noise)
+        alpha = None if alpha is None else alpha / noise
+        self._online = [OnlineFit(self._rows_of(self.graph_), alpha, self.loss, *options, start)]

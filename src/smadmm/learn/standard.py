@@ -28,18 +28,18 @@ class Standard:
     @classmethod
     def of(cls, X: Any, weight: Array, centred: bool = True) -> Standard:
         """From the rows; the means stay 0 for sparse data, or if there is no intercept to take them."""
-        mean = column_sums(X, weight).total / weight.sum()
+        mean, size = column_sums(X, weight).total / weight.sum(), _sizes(X)
         if issparse(X):
             square = X.copy()
-            square.data = square.data.astype(np.float64) ** 2
-            variance = np.asarray(square.T @ weight) / weight.sum() - mean**2
+            square.data = (square.data / size[square.indices]) ** 2
+            variance = np.asarray(square.T @ weight) / weight.sum() - (mean / size) ** 2
         else:
             variance = np.zeros(X.shape[1])
             for rows in _parts(X):
-                variance += weight[rows] @ (X[rows] - mean) ** 2
+                variance += weight[rows] @ ((X[rows] - mean) / size) ** 2
             variance /= weight.sum()
-        scale = np.sqrt(np.maximum(variance, 0.0))
-        tiny = scale <= 1e-12 * np.maximum(np.abs(mean), 1e-280)
+        scale = size * np.sqrt(np.maximum(variance, 0.0))
+        tiny = scale <= 1e-12 * np.maximum(np.abs(mean), 1e-295)
         return cls(np.zeros_like(mean) if issparse(X) or not centred else mean, np.where(tiny, 1.0, scale))
 
     @classmethod
@@ -65,6 +65,14 @@ class Standard:
         d = len(self.scale)
         coef = z[:, :d] / self.scale
         return coef, z[:, d:].sum(axis=1) - coef @ self.mean
+
+
+def _sizes(X: Any) -> Array:
+    """Powers of two near the largest entries of the columns, so that squares neither overflow nor vanish."""
+    ends = [X.max(axis=0), X.min(axis=0)]
+    high, low = (end.toarray().ravel() if issparse(end) else np.asarray(end) for end in ends)
+    most = np.maximum(np.abs(high), np.abs(low)).astype(np.float64)
+    return np.asarray(np.ldexp(1.0, np.frexp(most)[1] - 1))
 
 
 def _parts(X: Any) -> list[slice]:

@@ -1,7 +1,7 @@
 """Losses: samples, values and gradients."""
 
 from smadmm.losses.autograd import Autograd
-from smadmm.losses.glm import GLM, Logistic, Sigmoid, Squared, SquaredHinge
+from smadmm.losses.glm import GLM, Huber, Logistic, Sigmoid, Squared, SquaredHinge, Student
 from smadmm.losses.inverse import BlockLeastSquares, LeastSquares
 from smadmm.losses.operators import OperatorHuber, OperatorLeastSquares, OperatorPoisson, OperatorSum
 from smadmm.losses.phase import AmplitudeLoss, IntensityLoss, PhaseLoss, PoissonLoss
@@ -16,6 +16,7 @@ __all__ = [
     "ArrayRows",
     "Autograd",
     "BlockLeastSquares",
+    "Huber",
     "IntensityLoss",
     "LeastSquares",
     "Logistic",
@@ -33,6 +34,7 @@ __all__ = [
     "Stream",
     "StreamEnded",
     "StreamFailed",
+    "Student",
     "TableRows",
     "Tomography",
     "Transmission",

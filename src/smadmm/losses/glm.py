@@ -3,10 +3,13 @@
     Sigmoid       l(z, b) = 1 / (1 + exp(b z))          nonconvex, the loss of the paper's classification
     Logistic      l(z, b) = log(1 + exp(-b z))
     SquaredHinge  l(z, b) = max(0, 1 - b z)^2
-    Squared       l(z, b) = 1/2 (z - b)^2
+    Squared       l(z, b) = 1/2 r^2                     r = z - b
+    Huber         l(z, b) = 1/2 r^2 for |r| <= 1, else |r| - 1/2
+    Student       l(z, b) = 2 log(1 + r^2 / 3)          nonconvex, t distribution with 3 degrees of freedom
 
-Labels b are -1 or +1 (any number for Squared). The gradient is M' c with one coefficient c_i = l'(a_i'x, b_i) a sample,
-so a weighted sum over several points costs one product with M', and SAGA's table holds one number per sample.
+Labels b are -1 or +1, or any number where there is an r (scale b to choose what a large r is). The gradient is M' c
+with one coefficient c_i = l'(a_i'x, b_i) a sample, so a weighted sum over several points costs one product with M', and
+SAGA's table holds one number per sample.
 """
 
 from __future__ import annotations
@@ -190,3 +193,41 @@ class Squared(GLM):
 
     def slopes(self, z: Tensor, b: Tensor) -> Tensor:
         return z - b
+
+
+class Huber(GLM):
+    """l(z, b) = 1/2 r^2 for |r| <= 1, else |r| - 1/2, with r = z - b: robust regression.
+
+    >>> f = losses.Huber([[1.0, 0.0], [0.0, 1.0]], [1.0, 3.0])
+    >>> round(float(f.value(torch.zeros(2), f.full())), 3)
+    1.5
+    """
+
+    curvature = 1.0
+    bounded_gradients = True
+    signs = False
+
+    def losses(self, z: Tensor, b: Tensor) -> Tensor:
+        return F.huber_loss(z, b, reduction="none")
+
+    def slopes(self, z: Tensor, b: Tensor) -> Tensor:
+        return (z - b).clamp(-1, 1)
+
+
+class Student(GLM):
+    """l(z, b) = 2 log(1 + r^2 / 3), with r = z - b: robust regression that ignores far outliers; nonconvex.
+
+    >>> f = losses.Student([[1.0, 0.0], [0.0, 1.0]], [0.0, 3.0])
+    >>> round(float(f.value(torch.zeros(2), f.full())), 3)
+    1.386
+    """
+
+    curvature = 4 / 3
+    bounded_gradients = True
+    signs = False
+
+    def losses(self, z: Tensor, b: Tensor) -> Tensor:
+        return 2 * torch.log1p((z - b) ** 2 / 3)
+
+    def slopes(self, z: Tensor, b: Tensor) -> Tensor:
+        return 4 * (z - b) / (3 + (z - b) ** 2)

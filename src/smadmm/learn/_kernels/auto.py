@@ -12,7 +12,7 @@ import numpy as np
 from smadmm.compilation import compiled, inlined
 from smadmm.learn._kernels.constraint import dual_step, lam_of_step, y_of_step
 from smadmm.learn._kernels.rows import FUSED, SUMS, copy, row_add, row_adds, row_dot
-from smadmm.learn._kernels.samples import losses, slopes
+from smadmm.learn._kernels.samples import argument, factor, losses, slopes
 
 ONE_GRADIENT, TABLE, MOMENTUM = 0, 1, 2  # estimators
 STEP, SPEED, REACH, FLOOR, WALK, WEIGHT, ALONG, ACROSS, LOSS, SEEN = range(10)  # entries of AutoState.pace
@@ -111,16 +111,16 @@ def _sample(samples, mode, keep, old, state, batch, work):
     base_old = old[-1] if intercept else 0.0
     for s in range(b):
         i = np.uint64(batch[s])  # unsigned: no test for negative indices
-        margins[s] = target[i] * (row_dot(X, i, u) + base)
+        margins[s] = argument(loss, target[i], row_dot(X, i, u) + base)
         if keep > 0.0:
-            margins[b + s] = target[i] * (row_dot(X, i, old) + base_old)
+            margins[b + s] = argument(loss, target[i], row_dot(X, i, old) + base_old)
     losses(loss, margins[:b], work.losses)
     slopes(loss, margins if keep > 0.0 else margins[:b])
     share, total, total_t, total_loss = 1.0 / b, 0.0, 0.0, 0.0
     for s in range(b):
         i = np.uint64(batch[s])
         total_loss += weight[i] * work.losses[s]
-        h = weight[i] * target[i] * (margins[s] - keep * margins[b + s] if keep > 0.0 else margins[s])
+        h = weight[i] * factor(loss, target[i]) * (margins[s] - keep * margins[b + s] if keep > 0.0 else margins[s])
         total += h
         if mode == TABLE:
             total_t += table[i]

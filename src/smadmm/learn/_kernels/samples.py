@@ -1,6 +1,6 @@
-"""Compiled losses and full gradients of linear classifiers.
+"""Compiled losses and full gradients of linear models.
 
-F(x) = 1/N sum_i w_i l(b_i m_i(x)),     m_i(x) = a_i'x (+ x_last with an intercept)
+F(x) = 1/N sum_i w_i l(t_i(x)),     t_i = b_i m_i for classes, m_i - b_i for numbers,     m_i(x) = a_i'x (+ x_last)
 """
 
 from __future__ import annotations
@@ -13,12 +13,19 @@ import numpy as np
 from smadmm.compilation import compiled, inlined
 from smadmm.learn._kernels.rows import FUSED, csr, row_add, row_dot
 
-SIGMOID, LOGISTIC, SQUARED_HINGE = 0, 1, 2
-CODES = {"sigmoid": SIGMOID, "logistic": LOGISTIC, "squared_hinge": SQUARED_HINGE}
+SIGMOID, LOGISTIC, SQUARED_HINGE, SQUARED, HUBER, STUDENT = range(6)  # from SQUARED on for numbers
+CODES = {
+    "sigmoid": SIGMOID,
+    "logistic": LOGISTIC,
+    "squared_hinge": SQUARED_HINGE,
+    "squared": SQUARED,
+    "huber": HUBER,
+    "student": STUDENT,
+}
 
 
 class Samples(NamedTuple):
-    """X: Csr or C-contiguous array; target: +-1; weight: mean 1; loss: a code above; intercept: is there an x_last."""
+    """X: Csr or C-contiguous array; target: +-1, or numbers; weight: mean 1; loss: a code above; intercept: is there an x_last."""
 
     X: object
     target: np.ndarray
@@ -53,8 +60,26 @@ def exp_minus(t):
 
 
 @inlined(FUSED)
+def argument(loss, b, m):
+    """t of the target b and the margin m."""
+    return m - b if loss >= SQUARED else b * m
+
+
+@inlined(FUSED)
+def factor(loss, b):
+    """dt/dm."""
+    return 1.0 if loss >= SQUARED else b
+
+
+@inlined(FUSED)
 def slope(loss, t):
-    """l'(t) for l(t) = 1/(1+e^t) | log(1+e^-t) | max(0, 1-t)^2."""
+    """l'(t) for l(t) = 1/(1+e^t) | log(1+e^-t) | max(0, 1-t)^2 | t^2/2 | the same, linear from 1 on | 2 log(1+t^2/3)."""
+    if loss == SQUARED:
+        return t
+    if loss == HUBER:
+        return min(1.0, max(-1.0, t))
+    if loss == STUDENT:
+        return 4.0 * t / (3.0 + t * t)
     if loss == SQUARED_HINGE:
         return -2.0 * max(0.0, 1.0 - t)
     e = exp_minus(abs(t))
@@ -73,6 +98,12 @@ def slopes(loss, t):
 @inlined(FUSED)
 def value(loss, t):
     """l(t)."""
+    if loss == SQUARED:
+        return 0.5 * t * t
+    if loss == HUBER:
+        return 0.5 * t * t if abs(t) <= 1.0 else abs(t) - 0.5
+    if loss == STUDENT:
+        return 2.0 * np.log1p(t * t / 3.0)
     if loss == SQUARED_HINGE:
         return max(0.0, 1.0 - t) ** 2
     e = exp_minus(abs(t))
@@ -92,17 +123,17 @@ def losses(loss, t, out):
             out[s] = value(SIGMOID, t[s])
     else:
         for s in range(t.size):
-            out[s] = value(SQUARED_HINGE, t[s])
+            out[s] = value(loss, t[s])
 
 
 @compiled(FUSED)
 def mean_loss(samples, x):
-    """1/N sum_i w_i l(b_i m_i(x))."""
+    """1/N sum_i w_i l(t_i(x))."""
     X, target, weight, loss, intercept = samples
     base = x[-1] if intercept else 0.0
     total = 0.0
     for i in range(target.size):
-        total += weight[i] * value(loss, target[i] * (row_dot(X, i, x) + base))
+        total += weight[i] * value(loss, argument(loss, target[i], row_dot(X, i, x) + base))
     return total / target.size
 
 
@@ -115,7 +146,8 @@ def full_gradient(samples, x, g):
     total = 0.0
     g[:] = 0.0
     for i in range(n):
-        c = weight[i] * target[i] * slope(loss, target[i] * (row_dot(X, i, x) + base)) / n
+        t = argument(loss, target[i], row_dot(X, i, x) + base)
+        c = weight[i] * factor(loss, target[i]) * slope(loss, t) / n
         total += c
         row_add(X, i, c, g)
     if intercept:
