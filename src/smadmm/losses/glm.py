@@ -35,6 +35,9 @@ from smadmm.problem import Batch, FiniteSum
 from smadmm.sampling import Sampling, iid
 
 
+PIECE = 4096  # rows at a time: what is gathered of them stays in the cache of the processor
+
+
 class GLM(FiniteSum):
     """1/n sum_i w_i l(a_i'x, b_i); X dense (tensor, array) or sparse (torch, SciPy).
 
@@ -88,6 +91,11 @@ class GLM(FiniteSum):
         return self._weighted(self.losses(z, self.b.index_select(0, batch)), batch).mean()
 
     def gradient(self, points: Sequence[Tensor], weights: Sequence[float], batch: Batch) -> Tensor:
+        if len(batch) > PIECE and batch is not self.everything:
+            total = torch.zeros_like(points[0])
+            for piece in batch.split(PIECE):
+                total.add_(self.gradient(points, weights, piece), alpha=len(piece) / len(batch))
+            return total
         rows, b = self._rows(batch), self.b.index_select(0, batch)
         total = torch.zeros_like(b)
         for x, weight in zip(points, weights, strict=True):
