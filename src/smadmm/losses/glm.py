@@ -34,7 +34,6 @@ from smadmm.operators.linear import Matrix, Shape
 from smadmm.problem import Batch, FiniteSum
 from smadmm.sampling import Sampling, iid
 
-
 PIECE = 4096  # rows at a time: what is gathered of them stays in the cache of the processor
 
 
