@@ -659,7 +659,9 @@ def attempt_sample(name: str, sample: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--inputs", type=int, default=10_000, help="per target and call; a tenth for HDF5, DICOM and Parquet")
+    parser.add_argument(
+        "--inputs", type=int, default=10_000, help="per target and call; a tenth for HDF5, DICOM and Parquet"
+    )
     parser.add_argument("--minutes", type=float, default=600)
     parser.add_argument("--target", action="append")
     parser.add_argument("--log", type=Path, default=HERE / "readers.json")
