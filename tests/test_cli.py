@@ -107,13 +107,13 @@ def test_ctrl_c_ends_all_processes_and_says_how_to_go_on(send, number, tmp_path)
     command = [sys.executable, "-m", "smadmm", "reproduce", "complexity", "--out", str(out)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as going:
         try:
-            for _ in range(300):
+            for _ in range(1500):
                 if going.poll() is not None or (out / "parts").is_dir():
                     break
                 time.sleep(0.2)
             time.sleep(3)
             getattr(os, send)(going.pid, number)
-            _, said = going.communicate(timeout=60)  # until the last of its processes has closed stderr
+            _, said = going.communicate(timeout=600)  # until the last of its processes has closed stderr
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(going.pid, signal.SIGKILL)

@@ -37,7 +37,7 @@ def spawn(world, cases, out, timeout="30"):
         )
         for rank in range(world)
     ]
-    ends = [process.communicate(timeout=120) for process in started]
+    ends = [process.communicate(timeout=600) for process in started]
     assert [process.returncode for process in started] == [0] * world, "\n".join(err for _, err in ends)
     assert not any(out + err for out, err in ends)
     return dict(np.load(out))
@@ -99,16 +99,16 @@ def test_a_run_goes_on_with_other_ranks_also_when_one_is_killed(two):
     assert len(dict(ranks.leg(folder / "out.npz", 20))) == 2  # in this process
     out = folder / "again.npz"
     options = ["--standalone", "--nproc-per-node=2", "--max-restarts=2", "--monitor-interval=0.1"]
-    env = os.environ | {"SMADMM_TIMEOUT": "5", "OMP_NUM_THREADS": "1"}
+    env = os.environ | {"SMADMM_TIMEOUT": "30", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", *options, str(SCRIPT), "leg30,long", str(out)]
     running = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     pid, checkpoint = out.with_suffix(".pid1"), out.with_suffix(".long")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (pid.exists() and checkpoint.exists() and smadmm.checkpoint.load(checkpoint)[0].k >= 20):
         assert time.monotonic() < deadline and running.poll() is None
         time.sleep(0.05)
     os.kill(int(pid.read_text()), signal.SIGKILL)
-    _, told = running.communicate(timeout=60)
+    _, told = running.communicate(timeout=300)
     assert running.returncode == 0, told
     found = np.load(out)
     assert np.array_equal(found["long"], undisturbed["long"])
@@ -137,19 +137,19 @@ def test_a_cut_cable_ends_both_ranks(tmp_path):
             ip("-n", name, "link", "set", "smadmm0", "up")
             ip("-n", name, "link", "set", "lo", "up")
         env = os.environ | {"MASTER_ADDR": hosts[a], "MASTER_PORT": "29578", "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-        env |= {"SMADMM_TIMEOUT": "2", "GLOO_SOCKET_IFNAME": "smadmm0"}
+        env |= {"SMADMM_TIMEOUT": "8", "GLOO_SOCKET_IFNAME": "smadmm0"}
         for rank, name in enumerate(hosts):
             command = ["ip", "netns", "exec", name, sys.executable, str(SCRIPT), "long", str(out)]
             running.append(subprocess.Popen(command, env=env | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True))
-        checkpoint, deadline = out.with_suffix(".long"), time.monotonic() + 60
+        checkpoint, deadline = out.with_suffix(".long"), time.monotonic() + 300
         while not (checkpoint.exists() and smadmm.checkpoint.load(checkpoint)[0].k >= 20):
             assert time.monotonic() < deadline and all(process.poll() is None for process in running)
             time.sleep(0.02)
         ip("-n", a, "link", "set", "smadmm0", "down")
         for process in running:
             assert (
-                "another rank ended, or did not answer within 2 s (SMADMM_TIMEOUT)"
-                in process.communicate(timeout=60)[1]
+                "another rank ended, or did not answer within 8 s (SMADMM_TIMEOUT)"
+                in process.communicate(timeout=300)[1]
             )
             assert process.returncode != 0
     finally:

@@ -1,5 +1,6 @@
 """`smadmm reconstruct --follow`: previews while a file grows, and the final image as if nobody had looked."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -19,9 +20,23 @@ h5py = pytest.importorskip("h5py")
 SIZE, VIEWS = 32, 48
 FAST = ("--quiet", "--iterations", 4, "--size", SIZE)
 
-WRITER = """
-import sys, time
+
+def wait_for_a_preview(path, last=None):
+    """Until there is another one than the last, however slow this machine is; when it was made."""
+    for _ in range(6000):
+        if os.path.exists(path) and (made := os.stat(path).st_mtime_ns) != last:
+            return made
+        time.sleep(0.05)
+
+
+WRITER = (
+    "import os, time\n\n"
+    + inspect.getsource(wait_for_a_preview)
+    + """
+import sys
 import h5py, numpy as np
+
+seen = None
 rows, path = np.load(sys.argv[1]), sys.argv[2]
 with h5py.File(path, "w", libver="latest") as file:
     width = rows.shape[1]
@@ -33,8 +48,10 @@ with h5py.File(path, "w", libver="latest") as file:
             array.resize(n + 8, 0)
             array[n:] = part
             array.flush()
-        time.sleep(float(sys.argv[3]))
+        if n in (8, 24):
+            seen = wait_for_a_preview(sys.argv[3], seen)
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +68,8 @@ def image(folder):
 def test_a_growing_file_is_previewed_and_ends_as_the_closed_one(rows, tmp_path):
     np.save(tmp_path / "rows.npy", rows)
     (tmp_path / "writer.py").write_text(WRITER)
-    command = [sys.executable, tmp_path / "writer.py", tmp_path / "rows.npy", tmp_path / "scan.h5", "0.7"]
+    command = [sys.executable, tmp_path / "writer.py", tmp_path / "rows.npy", tmp_path / "scan.h5"]
+    command.append(tmp_path / "followed" / "preview.png")
     with subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}) as writer:
         code, said, error = call(tmp_path / "scan.h5", "--follow", "--every", 12, *FAST, "--out", tmp_path / "followed")
     assert writer.returncode == 0 and code == 0, (said, error)
@@ -67,6 +85,7 @@ def test_a_zarr_store_is_followed_until_it_says_that_it_is_complete(rows, tmp_pa
     path = tmp_path / "scan.zarr"
 
     def write():
+        seen = None
         time.sleep(0.3)  # the command does not find it at first
         group = zarr.open_group(store=str(path), mode="w")
         data = group.create_array("sinogram", shape=(0, rows.shape[1]), chunks=(8, rows.shape[1]), dtype="f4")
@@ -74,7 +93,8 @@ def test_a_zarr_store_is_followed_until_it_says_that_it_is_complete(rows, tmp_pa
         for n in range(0, VIEWS, 8):
             data.append(rows[n : n + 8])
             angles.append(np.arange(n, n + 8) * 3.75)
-            time.sleep(0.3)
+            if n in (8, 24):
+                seen = wait_for_a_preview(tmp_path / "followed" / "preview.png", seen)
         group.attrs["complete"] = True
 
     writer = threading.Thread(target=write)
@@ -106,7 +126,7 @@ def test_a_writer_that_falls_silent_ends_the_scan(rows, tmp_path):
     group.create_array("angles", data=np.arange(VIEWS) * 3.75)
     begin = time.monotonic()
     assert [len(degrees) for _, degrees, _ in following(path, patience=0.6)] == [VIEWS]
-    assert 0.5 < time.monotonic() - begin < 5
+    assert 0.5 < time.monotonic() - begin < 60
     with pytest.raises(ValueError, match="is not there after 0.3 seconds; check its name"):
         next(following(tmp_path / "none.h5", patience=0.3))
 

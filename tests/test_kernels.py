@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import importlib.util
+import io
 import json
 import linecache
 import multiprocessing
@@ -286,10 +287,11 @@ def test_a_cache_that_cannot_be_used_costs_time_and_no_result(kernels, monkeypat
         (kernels / "body_for_tests.py").write_text(BODY.replace("1.0", "2.0"), encoding="utf-8")
         assert compiles(kernels, answer=6.0) and compiles(kernels, answer=6.0)
     monkeypatch.setattr(numba.core.caching.CacheImpl, "_locator_classes", [])
-    numba.core.event.register("numba:compile", compilation._LISTENER)
-    with caplog.at_level("INFO", "smadmm"):
+    monkeypatch.setattr(compilation._LISTENER, "done", 0)
+    with caplog.at_level("DEBUG", "smadmm"):
         assert compiles(kernels, answer=6.0)
-    assert caplog.messages == [compilation.NOT_KEPT]
+    begun, ended = "kernel kernel: 0 compiled", "kernel kernel: 1 compiled"
+    assert caplog.messages == [compilation.NOT_KEPT, begun, ended]
 
 
 def test_there_is_one_place_that_compiles():
@@ -300,3 +302,25 @@ def test_there_is_one_place_that_compiles():
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_command_shows_a_bar_while_kernels_are_compiled(kernels, monkeypatch):
+    app = pytest.importorskip("smadmm.cli.app", reason="needs typer")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "argv", ["smadmm"])
+    monkeypatch.setattr(compilation._LISTENER, "done", 0)
+    handler = app._on_stderr()
+    try:
+        assert compiles(kernels)
+    finally:
+        app.LOG.removeHandler(handler)
+        app.LOG.setLevel("NOTSET")
+    sentence, bar = terminal.getvalue().split("\n")
+    assert sentence == compilation.COMPILING
+    assert "compiling kernel 1 [00:00]" in bar and bar.endswith("\r")  # and it is gone again

@@ -63,8 +63,7 @@ def test_metrics_are_outside_the_clock_and_the_count(problem):
     slow = {"slow": lambda s: time.sleep(0.05) or 1.0}
     begin = time.perf_counter()
     result = run(solver(problem), START, Stop(iterations=10), every=1, metrics=slow, certify=True)
-    assert time.perf_counter() - begin > 0.5
-    assert result.history["seconds"][-1] < 0.3
+    assert time.perf_counter() - begin - result.history["seconds"][-1] > 0.5
     assert result.state.sfo == 20 + 10 * 8
 
 

@@ -97,22 +97,29 @@ def test_a_live_source_goes_on_with_what_comes_and_says_so(tmp_path):
     assert third.warnings == second.warnings  # the checkpoint knows
 
 
-def late(after):
-    """Some data, and then none for a long time."""
+def late(after, then=lambda: None):
+    """Some data, and then none for a long time; `then` is done when more are asked for."""
     yield DATA[:after]
+    then()
     time.sleep(600)
 
 
 def test_stop_rules_act_while_data_are_late():
     begin = time.monotonic()
-    result = run(solver(late(52), wait=0.05), START, Stop(seconds=0.3), progress=False)
-    assert result.reason is Reason.SECONDS and result.state.k == 9 and time.monotonic() - begin < 30
+    result = run(solver(late(52), wait=0.05), START, Stop(seconds=2), progress=False)
+    assert result.reason is Reason.SECONDS and result.state.k == 9 and time.monotonic() - begin < 300
 
 
 def test_signals_act_while_data_are_late(tmp_path):
-    threading.Timer(0.3, signal.raise_signal, (signal.SIGINT,)).start()
+    ctrl_c = threading.Timer(0.3, signal.raise_signal, (signal.SIGINT,))
     with pytest.raises(Interrupted) as caught:
-        run(solver(late(52), wait=0.05), START, Stop(iterations=100), checkpoint=tmp_path / "c", progress=False)
+        run(
+            solver(late(52, ctrl_c.start), wait=0.05),
+            START,
+            Stop(iterations=100),
+            checkpoint=tmp_path / "c",
+            progress=False,
+        )
     assert caught.value.result.state.k == 9 and smadmm.checkpoint.load(tmp_path / "c")[0].k == 9
 
 

@@ -20,7 +20,7 @@ FAULTS = Path(__file__).parent / "torture" / "faults.py"
 def test_damaged_files_are_refused_in_one_sentence(name):
     if not readers.available(name):
         pytest.skip(f"{readers.TARGETS[name][2]} is not installed")
-    done, failures = readers.fuzz(name, 0, 50 if name in readers.SLOW else 500)
+    done, failures = readers.fuzz(name, 0, 500)
     assert done and not failures
 
 

@@ -11,8 +11,8 @@ module changes; here also when a module does that its own takes bodies from, as 
 The cache is a convenience: a folder that cannot be written to, a disk that is full and a damaged file cost time, and
 never a result. numba files compiled code under the processor and its features, so that of another one is not used.
 
-The first kernel that a process compiles, rather than reads from the cache, is told to the log "smadmm": the library
-prints nothing, the commands print it.
+Kernels that a process compiles, rather than reads from the cache, are told to the log "smadmm": the library prints
+nothing, the commands print a sentence and a bar.
 """
 
 # mypy: allow-untyped-calls
@@ -108,23 +108,41 @@ def inlined(fastmath: bool | set[str] = True) -> Callable[[F], F]:
 
 
 class _Told(event.Listener):
-    """Says that a kernel of ours is compiled, once; numba tells of nothing that it reads from the cache."""
+    """Tells of kernels of ours that are compiled; numba tells of nothing that it reads from the cache.
+
+    The first is told at level INFO, and each, when it begins and when it is done, at level DEBUG with the number of
+    those that are done: for a bar.
+    """
+
+    def __init__(self) -> None:
+        self.done = self._depth = 0
 
     def on_start(self, event: Any) -> None:
         kernel = event.data["dispatcher"]
-        if str(kernel.py_func.__module__).startswith("smadmm."):
-            _unregister()
-            LOG.info(NOT_KEPT if kernel._cache.cache_path is None else COMPILING)
+        if not _is_ours(kernel):
+            return
+        self._depth += 1
+        if self._depth == 1:
+            if not self.done:
+                LOG.info(NOT_KEPT if kernel._cache.cache_path is None else COMPILING)
+            self._tell(kernel)
 
     def on_end(self, event: Any) -> None:
-        pass
+        kernel = event.data["dispatcher"]
+        if not _is_ours(kernel):
+            return
+        self._depth -= 1
+        if self._depth == 0:
+            self.done += 1
+            self._tell(kernel)
+
+    def _tell(self, kernel: Any) -> None:
+        LOG.debug("kernel %s: %d compiled", kernel.py_func.__name__, self.done, extra={"compiled": self.done})
+
+
+def _is_ours(kernel: Any) -> bool:
+    return str(kernel.py_func.__module__).startswith("smadmm.")
 
 
 _LISTENER = _Told()
-
-
-def _unregister() -> None:
-    event.unregister("numba:compile", _LISTENER)
-
-
 event.register("numba:compile", _LISTENER)

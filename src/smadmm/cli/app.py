@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 try:
     import typer
@@ -102,12 +102,32 @@ def option(argument: str) -> str:
     return "--" + argument.replace("_", "-")
 
 
+class OnStderr(logging.StreamHandler[TextIO]):
+    """The sentences of the library; and, in a terminal, a bar that is there while kernels are compiled."""
+
+    _bar: Any = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        compiled = getattr(record, "compiled", None)
+        if record.levelno >= logging.INFO:
+            super().emit(record)
+        elif compiled is not None and self._bar is None:
+            from tqdm import tqdm
+
+            # numba cannot say how many are to come
+            form = "compiling kernel {n_fmt} [{elapsed}]"
+            self._bar = tqdm(initial=compiled + 1, bar_format=form, leave=False, disable=None)
+        elif compiled is not None:
+            self._bar.close()
+            self._bar = None
+
+
 def _on_stderr() -> logging.Handler:
     """What the library tells its log goes to stderr, unless it is to be quiet."""
-    told = logging.StreamHandler()
+    told = OnStderr()
     if "--quiet" not in sys.argv:
         LOG.addHandler(told)
-        LOG.setLevel(logging.INFO)
+        LOG.setLevel(logging.DEBUG)
     return told
 
 

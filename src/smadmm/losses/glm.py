@@ -37,6 +37,8 @@ from smadmm.operators.linear import Matrix, Shape
 from smadmm.problem import Batch, FiniteSum
 from smadmm.sampling import Sampling, iid
 
+PIECE = 4096  # rows at a time: what is gathered of them stays in the cache of the processor
+
 
 class GLM(FiniteSum):
     """1/n sum_i w_i l(a_i'x, b_i); X dense (tensor, array) or sparse (torch, SciPy).
@@ -84,14 +86,19 @@ class GLM(FiniteSum):
         return InterceptBatch(rows) if self.intercept else rows
 
     def _weighted(self, values: Tensor, batch: Batch) -> Tensor:
-        return values if self.sample_weight is None else values * self.sample_weight[batch]
+        return values if self.sample_weight is None else values * self.sample_weight.index_select(0, batch)
 
     def value(self, x: Tensor, batch: Batch) -> Tensor:
         z = self._rows(batch).forward(x)
-        return self._weighted(self.losses(z, self.b[batch]), batch).mean()
+        return self._weighted(self.losses(z, self.b.index_select(0, batch)), batch).mean()
 
     def gradient(self, points: Sequence[Tensor], weights: Sequence[float], batch: Batch) -> Tensor:
-        rows, b = self._rows(batch), self.b[batch]
+        if len(batch) > PIECE and batch is not self.everything:
+            total = torch.zeros_like(points[0])
+            for piece in batch.split(PIECE):
+                total.add_(self.gradient(points, weights, piece), alpha=len(piece) / len(batch))
+            return total
+        rows, b = self._rows(batch), self.b.index_select(0, batch)
         total = torch.zeros_like(b)
         for x, weight in zip(points, weights, strict=True):
             total = total.add_(self.slopes(rows.forward(x), b), alpha=weight)
@@ -99,7 +106,7 @@ class GLM(FiniteSum):
 
     def components(self, x: Tensor, batch: Batch) -> Tensor:
         z = self._rows(batch).forward(x)
-        return self._weighted(self.slopes(z, self.b[batch]), batch)
+        return self._weighted(self.slopes(z, self.b.index_select(0, batch)), batch)
 
     def component_shape(self, x: Tensor) -> Shape:
         return ()
