@@ -200,6 +200,12 @@ def _undetermined(count: int, is_complex: bool) -> str:
 
 def _accepted(loss: AmplitudeLoss, fit: Fit, result: Result, strength: float) -> tuple[Tensor, list[str]]:
     """The image with the prior, or the fit where it explains the patterns and the image does not."""
+    if not fit.sure:
+        return fit.image, [
+            "Fits from different starts explain the patterns about as well and are different images: this is one of "
+            "them, without prior. Check that each mask belongs to its pattern and is the complex transmission of the "
+            "mask, that the patterns are of one object, and that no pixel outshines all others; or measure more masks."
+        ]
     found = result.x.detach()
     residual, allowed = residual_of(loss, found), UNEXPLAINED * max(fit.noise, fit.residual)
     if residual <= allowed:

@@ -1,8 +1,7 @@
 """What may be wrong with diffraction patterns: pixels without data, and descriptions that do not fit the patterns.
 
 A fit that leaves much of the patterns unexplained is a fit to noise or to a wrong description. Other descriptions are
-then tried on a few masks, and one that explains the patterns far better is named. If there is none, the image from all
-masks but one tells: it predicts the pattern of that one, unless masks and patterns do not belong together.
+then tried on a few masks, and one that explains the patterns far better is named.
 
 Zero frequency in the middle is no misfit where sizes are even: it turns the signs of an image like a chessboard.
 """
@@ -27,9 +26,9 @@ from smadmm.operators import CodedDiffraction
 
 HIGH = 0.12  # a residual, relative to the amplitudes, that is worth a second look
 TRIED = 4  # masks with which other descriptions are tried
-BETTER = 0.6  # of the noise: the right description explains at least so much more
+BETTER, LESS = 0.6, 0.9  # of the noise: the right description explains at least so much more; without a background
+GROUND = 0.02  # of the mean intensity, as the least one: a background, or one pixel that outshines all
 GAINS, WORSE = 1.1, 2.5  # the largest exposure over the smallest; the residual of one pattern over the median
-CHANCE = 0.6  # of the amplitudes: unrelated speckle patterns of equal energy are sqrt(2 - pi/2) = 0.65 apart
 EDGE = 10.0  # times the least count, which the sum of a scan has at least around a hole
 ROUGH = 2.0  # times rougher than with turned signs: no image of an object
 
@@ -96,19 +95,14 @@ def doubts(loss: AmplitudeLoss, fit: Fit, quantity: str) -> list[str]:
     """Why the fit may be no image of the object, with the likely cause, one sentence each."""
     found = [*_equal_masks(loss), *_odd_patterns(loss, fit), *turned_signs(fit.image)]
     share = fit.residual / size_of(loss)
-    if found or share < HIGH or not fit.determined:
+    if found or not fit.determined:
         return found
-    told = f"The image leaves {share:.0%} of the amplitudes unexplained"
-    for name, other in _descriptions(loss, quantity):
+    told, noise = f"The image leaves {share:.0%} of the amplitudes unexplained", fit.noise / size_of(loss)
+    for name, other, better in _descriptions(loss, quantity, share >= HIGH or not fit.sure):
         tried = fit_amplitudes(other, "auto" if other.dtype != loss.dtype else "constant")  # complex ones need RAAR
-        if tried.determined and tried.noise / size_of(other) < BETTER * fit.noise / size_of(loss):
+        if tried.determined and tried.noise / size_of(other) < better * noise:
             return [f"{told}, but {tried.residual / size_of(other):.0%} if {name}."]
-    if _predicts(loss):
-        return []
-    return [
-        f"{told}, and patterns are not predicted by the others: check that each mask belongs to its pattern and is "
-        "the complex transmission of the mask, and that the patterns are of one object."
-    ]
+    return []
 
 
 def _equal_masks(loss: AmplitudeLoss) -> Iterator[str]:
@@ -176,37 +170,38 @@ def _subset(loss: AmplitudeLoss, count: int, dtype: torch.dtype | None = None) -
     return _Subset(loss.data(numbers), loss.operator.masks(numbers), dtype or loss.dtype)
 
 
-def _predicts(loss: AmplitudeLoss) -> bool:
-    """Whether the image from all masks but the last says anything of that one's pattern."""
-    if loss.n == 1:
-        return False
-    fit, last = fit_amplitudes(_subset(loss, loss.n - 1).loss()), loss.everything[-1:]
-    data, z = loss.data(last), loss.operator.forward_masks(fit.image, last).abs()
-    return float((z - data)[data >= 0].square().mean().sqrt()) < CHANCE * size_of(loss)
-
-
-def _descriptions(loss: AmplitudeLoss, quantity: str) -> Iterator[tuple[str, AmplitudeLoss]]:
-    """Other descriptions of the same patterns, by what would then be true."""
+def _descriptions(loss: AmplitudeLoss, quantity: str, all_of_them: bool) -> Iterator[tuple[str, AmplitudeLoss, float]]:
+    """Other descriptions of the same patterns: what would then be true, and what share of the noise is far better."""
     few = _subset(loss, TRIED)
     y, m, known = few.data, few.masks, few.data >= 0
 
-    def told(data: Tensor, masks: Tensor = m, dtype: torch.dtype = few.dtype) -> AmplitudeLoss:
-        return _Subset(data.contiguous(), masks, dtype).loss()
+    def told(
+        data: Tensor, masks: Tensor = m, dtype: torch.dtype = few.dtype, better: float = BETTER
+    ) -> tuple[AmplitudeLoss, float]:
+        return _Subset(data.contiguous(), masks, dtype).loss(), better
 
-    kind, power = ("intensities", 0.5) if quantity == "amplitudes" else ("amplitudes", 2.0)
-    yield f"the patterns are {kind}", told(torch.where(known, y.clamp(min=0) ** power, NO_DATA))
-    yield "the zero frequency is in the middle (undo it with numpy.fft.ifftshift)", told(torch.fft.ifftshift(y, (1, 2)))
-    yield "the frequencies run backwards (the masks may be conjugated)", told(torch.roll(y.flip(1, 2), (1, 1), (1, 2)))
-    if y.shape[1] == y.shape[2]:
-        yield "rows and columns of the patterns are exchanged", told(y.mT)
-    if len(y) > 1:
-        yield "the masks are in the opposite order", told(y, loss.operator.masks(loss.everything.flip(0)[:TRIED]))
-    if not bool(m.imag.any()):
-        yield "the masks are phases (give exp(1j * masks))", told(y, torch.polar(torch.ones_like(m.real), m.real))
+    if all_of_them:
+        kind, power = ("intensities", 0.5) if quantity == "amplitudes" else ("amplitudes", 2.0)
+        yield f"the patterns are {kind}", *told(torch.where(known, y.clamp(min=0) ** power, NO_DATA))
+        yield (
+            "the zero frequency is in the middle (undo it with numpy.fft.ifftshift)",
+            *told(torch.fft.ifftshift(y, (1, 2))),
+        )
+        yield (
+            "the frequencies run backwards (the masks may be conjugated)",
+            *told(torch.roll(y.flip(1, 2), (1, 1), (1, 2))),
+        )
+        if y.shape[1] == y.shape[2]:
+            yield "rows and columns of the patterns are exchanged", *told(y.mT)
+        if len(y) > 1:
+            yield "the masks are in the opposite order", *told(y, loss.operator.masks(loss.everything.flip(0)[:TRIED]))
+        if not bool(m.imag.any()):
+            yield "the masks are phases (give exp(1j * masks))", *told(y, torch.polar(torch.ones_like(m.real), m.real))
     ground = torch.quantile(y[known][:100_000], 0.001).square()
-    yield (
-        "a constant background is subtracted from the intensities",
-        told(torch.where(known, (y.square() - ground).clamp(min=0).sqrt(), NO_DATA)),
-    )
-    if not few.dtype.is_complex:
-        yield "the image is complex", told(y, m, torch.complex64)
+    if ground > GROUND * y[known].square().mean():
+        yield (
+            "a constant background is subtracted from the intensities",
+            *told(torch.where(known, (y.square() - ground).clamp(min=0).sqrt(), NO_DATA), better=LESS),
+        )
+    if all_of_them and not few.dtype.is_complex:
+        yield "the image is complex", *told(y, m, torch.complex64)

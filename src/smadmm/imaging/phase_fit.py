@@ -16,13 +16,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
+from smadmm.imaging.metrics import align, snr
 from smadmm.losses import AmplitudeLoss
 from smadmm.losses.phase import alternating_start, constant_start, spectral_start
 
 STARTS = ("auto", "constant", "spectral", "raar")
 STEPS, MOMENTUM, STILL = 60, 0.6, 1e-4  # of the descent: at most so many, until a step changes no more than this
-HIGH = 0.15  # of the amplitudes: a residual of strong noise, or of a local minimum (one pixel that outshines all)
-FEW = 3  # masks of a real image with which descent may end in a local minimum
+FEW, TURNED = 3, "spectral, then raar"  # masks of a real image with which descent may end in a local minimum; a start
+SAME, RIVAL = 8.0, 1.25  # dB from one fit to another that is the same image; times the residual of the best one
+LEAST = 0.1  # more data than unknowns, per pixel, from which the noise is known
 WEAK = 0.05  # pixels that get less of the mean light are filled in from their neighbours
 
 
@@ -35,6 +37,7 @@ class Fit:
     noise: float
     level: float
     light: Tensor  # mean_i |m_i|^2 of every pixel
+    sure: bool = True  # whether no other image explains the patterns about as well
 
     @property
     def determined(self) -> bool:
@@ -79,26 +82,42 @@ def descend(loss: AmplitudeLoss, x: Tensor, light: Tensor) -> tuple[Tensor, bool
     return x, False
 
 
-def _starts(loss: AmplitudeLoss, start: str) -> Tensor:
-    if start == "spectral":
-        return spectral_start(loss)
-    return alternating_start(loss, constant_start(loss)) if start == "raar" else constant_start(loss)
+def _start(loss: AmplitudeLoss, name: str) -> Tensor:
+    if name.startswith("spectral"):
+        x = spectral_start(loss)
+        return alternating_start(loss, x) if name == TURNED else x
+    return alternating_start(loss, constant_start(loss)) if name == "raar" else constant_start(loss)
 
 
 def fit_amplitudes(loss: AmplitudeLoss, start: str = "auto") -> Fit:
-    """The fit on all masks of a loss. `auto` begins with a constant, and tries others where that may fail."""
+    """The fit on all masks of a loss.
+
+    `auto` begins with a constant. Where that may end in a local minimum others follow, until the best image was found
+    twice; if that never happens, and another image explains the patterns about as well, the fit is not sure.
+    """
     light = light_of(loss)
-    x, still = descend(loss, _starts(loss, start), light)
-    residual, unknowns = residual_of(loss, x), 2 if x.is_complex() else 1
-    tried = ["raar"] * (loss.n <= FEW * unknowns or not still) + ["spectral"] * (residual > HIGH * size_of(loss))
-    for name in tried if start == "auto" else []:
-        other, _ = descend(loss, _starts(loss, name), light)
-        if (second := residual_of(loss, other)) < residual:
-            x, residual = other, second
-    x = fill(x if x.is_complex() or float(x.sum()) >= 0 else -x, light)
+    unknowns = 2 if loss.dtype is not None and loss.dtype.is_complex else 1
     free = loss.n - unknowns * float((light > 0).double().mean())
-    noise = residual * math.sqrt(loss.n / free) if free > 0.1 else math.inf
-    return Fit(x, residual, noise, error_level(noise, loss.n, light), light)
+    x, still = descend(loss, _start(loss, start), light)
+    found = [(residual_of(loss, x), x)]
+    if start == "auto" and (loss.n <= FEW * unknowns or not still):
+        for name in ("raar", "spectral", TURNED) if free > LEAST else ("raar",):
+            x, _ = descend(loss, _start(loss, name), light)
+            found = sorted([*found, (residual_of(loss, x), x)], key=lambda each: each[0])
+            if any(_same(found[0][1], x, light) for _, x in found[1:]):
+                break
+    residual, x = found[0]
+    rivals = [other for error, other in found[1:] if error < RIVAL * residual]
+    sure = free <= LEAST or not rivals or any(_same(x, other, light) for other in rivals)
+    x = fill(x if x.is_complex() or float(x.sum()) >= 0 else -x, light)
+    noise = residual * math.sqrt(loss.n / free) if free > LEAST else math.inf
+    return Fit(x, residual, noise, error_level(noise, loss.n, light), light, sure)
+
+
+def _same(x: Tensor, other: Tensor, light: Tensor) -> bool:
+    """Whether two fits are one image, but for its sign or phase and pixels that hardly any mask lets through."""
+    lit = light > WEAK * light.mean()
+    return snr(x[lit], align(x[lit], other[lit])) > SAME
 
 
 def error_level(noise: float, count: int, light: Tensor) -> float:

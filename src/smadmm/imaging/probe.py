@@ -1,17 +1,23 @@
-"""What a scan leaves open beside the object: the probe and the positions, each a block with its own steps.
+"""The fit of a scan without a prior: object and probe as one vector u = (x, P), and the positions.
 
-With d_i = F'((1 - y/|z_i|) z_i), z_i = F(P_i x_i), x_i the object in window i and S_i the shift by its fraction:
-    probe      P -= sum_i S_i'(conj(x_i) d_i) / sum_i |x_i|^2                         the curvature of every pixel
-    positions  one Gauss-Newton step on |z_i| - y_i, with the slopes  Re(conj(z_i)/|z_i| F(x_i dP_i/dr))
-    rPIE       position by position  x_i -= conj(P_i) d_i / (.8 |P_i|^2 + .2 max |P_i|^2), and so P with x_i
-Patterns fix the product of probe and object only: a factor and a ramp may go from one to the other. Where a pattern has
-few photons, single positions carry the factor ever further, so that rPIE keeps the energy of the probe; and it then
-makes a poor probe (`tells`). Every position that is visited counts as one sample gradient.
+The fields are bilinear, z_i(u) = F(P_i x_i), x_i the object in window i, so that along a direction d
+    z(u + t d) = B(u, u) + t (B(u, d) + B(d, u)) + t^2 B(d, d),         B(u, v)_i = F(P_i of u, x_i of v),
+and a step is found without further transforms. With r_i = F'((1 - y/|z_i|) z_i) and S_i the shift by a fraction
+    gradient     sum_i conj(P_i) r_i into window i              sum_i S_i'(conj(x_i) r_i)
+    curvature    sum_i |P_i|^2 of every pixel                   sum_i |x_i|^2
+Steps are those of conjugate gradients (Polak and Ribiere) on gradient over curvature. Noise is fitted after the object:
+a share of the amplitudes is held out, and the fit is the u that predicts these best. This ends a fit of few photons
+after some steps, and lets one of many photons take the hundreds that an unknown probe needs.
+
+Positions take one Gauss-Newton step each on |z_i| - y_i, with the slopes  Re(conj(z_i)/|z_i| F(x_i dP_i/dr)).
+Patterns fix the product of probe and object only: a factor and a ramp may go from one to the other. Every position that
+is visited counts as one sample gradient.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -20,13 +26,14 @@ from torch import Tensor
 
 from smadmm.losses.phase import SMALLEST
 from smadmm.losses.ptychography import PtychographyLoss
-from smadmm.operators.ptychography import Ptychography, shifted
+from smadmm.operators.ptychography import Ptychography
 from smadmm.sampling import Rng
 
-ALONE = 0.5  # of the object: an error of one pattern's object with which rPIE is of use
-SOFT, SOFT_PROBE = 0.2, 1.0  # of the largest power, in the steps of rPIE; 1: those of ePIE
 FAR = 0.5  # pixels: the longest step of a position
-FAINT = 0.05  # of the largest curvature of a probe's pixels
+FAINT = 0.05  # of the largest curvature of a block's pixels
+HELD, LOOK, PATIENCE = 0.05, 5, 80  # of the amplitudes; steps between looks at them; steps without a better look
+CLOSE, SHORTEST, LONGEST, HALVINGS = 0.2, 0.2, 3.0, 6  # of the first try of a step: a second one; how many shorter ones
+FRESH = 20  # steps after which fields are computed anew
 
 
 def redescribed(loss: PtychographyLoss, probe: Tensor, positions: NDArray[np.float64]) -> PtychographyLoss:
@@ -42,29 +49,109 @@ def scaled_probe(probe: Tensor, amplitudes: Tensor) -> Tensor:
     return scaled
 
 
-def tells(noise: float, probe: Tensor) -> bool:
-    """Whether one pattern tells more of an object of about 1 than noise: its error s sqrt(2) / max |P| is small."""
-    return noise * math.sqrt(2) < ALONE * float(probe.abs().max())
+class Joint:
+    """1/2 |(|z(u)| - y) seen|^2 of object and probe as one vector u = (x, P), of which one block may be fixed."""
+
+    def __init__(self, loss: PtychographyLoss, seen: Tensor, free: tuple[bool, bool] = (True, True)):
+        self.operator, self.data, self.seen, self.free = loss.operator, loss.amplitudes, seen, free
+        self.everything, self.sizes = (
+            loss.everything,
+            [math.prod(n) for n in (loss.operator.size, loss.operator.window)],
+        )
+
+    def parts(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Object and probe."""
+        x, probe = u.split(self.sizes)
+        return x.view(self.operator.size), probe.view(self.operator.window)
+
+    def fields(self, u: Tensor, v: Tensor) -> Tensor:
+        """B(u, v): the probe of u on the object of v."""
+        probes = self.operator.moved(self.parts(u)[1])
+        z: Tensor = torch.fft.fft2(probes * self.operator.windows(self.parts(v)[0], self.everything), norm="ortho")
+        return z
+
+    def along(self, u: Tensor, d: Tensor) -> tuple[Tensor, Tensor | float]:
+        """What is linear and what is quadratic in a step from u along d."""
+        if all(self.free):
+            return self.fields(u, d) + self.fields(d, u), self.fields(d, d)
+        return (self.fields(u, d) if self.free[0] else self.fields(d, u)), 0.0
+
+    def value(self, z: Tensor) -> float:
+        return 0.5 * float(((z.abs() - self.data) * self.seen).square().sum())
+
+    def gradient(self, u: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient, 0 in a block that is fixed, and the curvature of every entry."""
+        (x, probe), operator = self.parts(u), self.operator
+        back = torch.fft.ifft2(z * ((1 - self.data / (z.abs() + SMALLEST)) * self.seen), norm="ortho")
+        probes, windows = operator.moved(probe), operator.windows(x, self.everything)
+        power = probes.abs().square().expand(operator.out_shape)
+        slopes = (operator.add_windows(probes.conj() * back, self.everything, torch.zeros_like(x)),
+                  operator.gathered(windows.conj() * back))  # fmt: skip
+        light = (operator.add_windows(power, self.everything, torch.zeros_like(x.real)),
+                 windows.abs().square().sum(0))  # fmt: skip
+        slope = torch.cat([part.flatten() * free for part, free in zip(slopes, self.free, strict=True)])
+        return slope, torch.cat([part.clamp(min=FAINT * float(part.max())).flatten() for part in light])
+
+    def step(self, z: Tensor, linear: Tensor, square: Tensor | float, slope: float) -> tuple[float, Tensor]:
+        """How far to go, and the fields there: the Gauss-Newton step, made better by the parabola that it shows."""
+        speed = (z.conj() * linear).real / (z.abs() + SMALLEST)
+        first, before = -slope / max(float((speed * self.seen).square().sum()), SMALLEST), self.value(z)
+
+        def tried(t: float) -> tuple[float, float, Tensor]:
+            there = z + t * linear + t**2 * square
+            return self.value(there), t, there
+
+        found = tried(first)
+        bend = found[0] - before - slope * first
+        second = -0.5 * slope * first**2 / bend if bend > 0 else 2 * first
+        if abs(second - first) > CLOSE * first:
+            found = min(found, tried(min(max(second, SHORTEST * first), LONGEST * first)), key=lambda each: each[0])
+        for _ in range(HALVINGS):
+            if found[0] <= before:
+                break
+            found = tried(found[1] / 4)
+        return found[1:] if found[0] <= before else (0.0, z)
 
 
-def rpie(loss: PtychographyLoss, x: Tensor, epochs: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Object and probe after passes over the positions in random order; the probe is left alone in the first."""
-    operator, x, probe = loss.operator, x.clone(), loss.operator.probe.clone()
-    height, width = operator.window
-    for epoch in range(epochs):
-        for number in Rng(seed, epoch).permutation(operator.count).tolist():
-            (r, c), fraction = operator.corners[number], operator.fractions[number]
-            there, window = shifted(probe, *fraction), x[r : r + height, c : c + width]
-            z, data = torch.fft.fft2(there * window, norm="ortho"), loss.amplitudes[number]
-            step = torch.fft.ifft2(z * ((1 - data / (z.abs() + SMALLEST)) * (data >= 0)), norm="ortho")
-            power, strength = there.abs().square(), window.abs().square()
-            if epoch > 0:
-                back = window.conj() * step / ((1 - SOFT_PROBE) * strength + SOFT_PROBE * strength.max())
-                probe = probe - shifted(back, -fraction[0], -fraction[1])
-            window -= there.conj() * step / ((1 - SOFT) * power + SOFT * power.max())
-        factor = loss.operator.probe.norm() / probe.norm()
-        x, probe = x / factor, probe * factor
-    return x, probe
+def conjugate(joint: Joint, u: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """u and its fields after each step; ends where no step lowers the value."""
+    z, d, old, size = joint.fields(u, u), torch.zeros_like(u), torch.zeros_like(u), math.inf
+    for number in range(1, steps + 1):
+        g, curvature = joint.gradient(u, z)
+        s = g / curvature
+        turn = max(0.0, _dot(g - old, s) / size)
+        d, old, size = turn * d - s, g, max(_dot(g, s), SMALLEST)
+        if _dot(g, d) >= 0:
+            d = -s
+        t, z = joint.step(z, *joint.along(u, d), _dot(g, d))
+        if t == 0:
+            return
+        u = u + t * d
+        z = joint.fields(u, u) if number % FRESH == 0 else z  # against rounding
+        yield u, z
+
+
+def _dot(a: Tensor, b: Tensor) -> float:
+    return float(torch.vdot(a, b).real)
+
+
+def fit_blocks(
+    loss: PtychographyLoss, x: Tensor, steps: int, free: tuple[bool, bool] = (True, True), seed: int = 0
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], int]:
+    """Object and probe as they predict amplitudes best that are held out, the last ones, and the number of steps."""
+    measured = loss.amplitudes >= 0
+    held = measured & (torch.from_numpy(Rng(seed, 0).random(measured.shape, dtype=np.float32)) < HELD).to(x.device)
+    joint, least, chosen = Joint(loss, measured & ~held, free), math.inf, 0
+    u = best = last = torch.cat([x.flatten(), loss.operator.probe.flatten()])
+    number = 0
+    for number, (last, z) in enumerate(conjugate(joint, u, steps), 1):
+        if number % LOOK == 0:
+            error = float(((z.abs() - loss.amplitudes) * held).square().sum())
+            if error < least:
+                least, chosen, best = error, number, last
+            elif number >= chosen + PATIENCE:
+                break
+    return joint.parts(best), joint.parts(last), number
 
 
 def probe_step(loss: PtychographyLoss, x: Tensor, steps: int = 1) -> Tensor:
@@ -74,9 +161,8 @@ def probe_step(loss: PtychographyLoss, x: Tensor, steps: int = 1) -> Tensor:
     curvature = windows.abs().square().sum(0)
     curvature = curvature.clamp(min=FAINT * float(curvature.max()))
     for _ in range(steps):
-        back = windows.conj() * torch.fft.ifft2(loss.residuals(x, everything), norm="ortho")
-        moved = [shifted(part, -r, -c) for part, (r, c) in zip(back, operator.fractions, strict=True)]
-        probe = probe - torch.stack(moved).sum(0) / curvature
+        back = torch.fft.ifft2(loss.residuals(x, everything), norm="ortho")
+        probe = probe - operator.gathered(windows.conj() * back) / curvature
         loss = redescribed(loss, probe, operator.positions)
     return probe
 

@@ -33,7 +33,7 @@ from smadmm.imaging.phase import NATURAL, ComplexProx, Still
 from smadmm.imaging.phase_checks import holes, saturation, told_pixels, turned_signs
 from smadmm.imaging.pnp import pnp
 from smadmm.imaging.priors import Prior, find_prior
-from smadmm.imaging.probe import position_step, probe_step, redescribed, rpie, scaled_probe, tells
+from smadmm.imaging.probe import fit_blocks, position_step, probe_step, redescribed, scaled_probe
 from smadmm.imaging.red import RED
 from smadmm.imaging.result import DataWarning, ImageResult
 from smadmm.losses.phase import NO_DATA
@@ -46,12 +46,7 @@ from smadmm.sampling import reshuffled
 from smadmm.solver import ADMM, State
 from smadmm.xsteps import Metric
 
-FIT, BLIND, FIXED, EPOCHS = (
-    40,
-    15,
-    4,
-    20,
-)  # steps of fits, of those with an unknown probe, before its own; passes of rPIE
+FIT, MOVES, SHORT = 300, 6, 25  # steps of a fit at most; rounds in which positions move, the steps of each
 ITERATIONS = 200
 FIRST, DARK = 60, 0.1  # iterations on amplitudes; photons e of the counts' likelihood
 ROUND, PROBE_STEPS = 10, 3  # iterations between refinements of probe and positions; the probe's steps then
@@ -106,48 +101,26 @@ def _of_counts(loss: PtychographyLoss, dark: float) -> PtychographyLoss:
 def fit_scan(
     loss: PtychographyLoss, refine_probe: bool = False, refine_positions: bool = False
 ) -> tuple[PtychographyLoss, ScanFit]:
-    """The scan as it is described then, and the fit, from the constant 1.
-
-    If a single pattern tells something, passes of rPIE follow for an unknown probe, and the fit is made anew from
-    there: they correct a first guess far sooner.
-    """
-    ones = torch.ones(loss.operator.size, dtype=loss.operator.dtype)
-    if not refine_probe:
-        return descend(loss, ones, FIT, refine_positions=refine_positions)
-    loss = redescribed(loss, scaled_probe(loss.operator.probe, loss.amplitudes), loss.operator.positions)
-    loss, fit = descend(loss, ones, BLIND, True, refine_positions)
-    if not tells(fit.noise, loss.operator.probe):
-        return loss, fit
-    x, probe = rpie(loss, fit.image, EPOCHS)
-    loss, again = descend(redescribed(loss, probe, loss.operator.positions), x, BLIND, True, refine_positions)
-    return loss, replace(again, sfo=fit.sfo + EPOCHS * loss.n + again.sfo)
+    """The scan as it is described then, and the fit, from the constant 1; open positions move between shorter fits."""
+    x = torch.ones(loss.operator.size, dtype=loss.operator.dtype, device=loss.operator.device)
+    if refine_probe:
+        loss = redescribed(loss, scaled_probe(loss.operator.probe, loss.amplitudes), loss.operator.positions)
+    visits = 0
+    for _ in range(MOVES if refine_positions else 0):
+        (x, probe), _, steps = fit_blocks(loss, x, SHORT, (True, refine_probe))
+        loss = redescribed(loss, probe, loss.operator.positions)
+        loss, visits = redescribed(loss, probe, position_step(loss, x)), visits + (steps + 1) * loss.n
+    (x, probe), last, steps = fit_blocks(loss, x, FIT, (True, refine_probe))
+    noise = bright_noise(redescribed(loss, last[1], loss.operator.positions), last[0])
+    loss = redescribed(loss, probe, loss.operator.positions)
+    return loss, ScanFit(x, residual_of(loss, x), noise, loss.operator.light(), loss.n, visits + steps * loss.n)
 
 
-def descend(
-    loss: PtychographyLoss, x: Tensor, steps: int, refine_probe: bool = False, refine_positions: bool = False
-) -> tuple[PtychographyLoss, ScanFit]:
-    """Gradient steps with momentum on all positions, each pixel with its own curvature.
-
-    An unknown probe takes a step after each but the first ones, open positions after every ROUND.
-    """
-    old, visits = x, 0
-    for number in range(1, steps + 1):
-        light, point = loss.operator.light(), x + 0.6 * (x - old)
-        gradient = loss.gradient((point,), (1.0,), loss.full())
-        old, x, visits = x, point - gradient / light.clamp(min=LIT * float(light.max())), visits + loss.n
-        if refine_probe and number >= FIXED:
-            loss, visits = redescribed(loss, probe_step(loss, x), loss.operator.positions), visits + loss.n
-        if refine_positions and number % ROUND == 0:
-            loss, visits = redescribed(loss, loss.operator.probe, position_step(loss, x)), visits + loss.n
-    return loss, _judged(loss, x, visits)
-
-
-def _judged(loss: PtychographyLoss, x: Tensor, visits: int) -> ScanFit:
-    """A fit with its residual, and its noise at bright pixels of the detector."""
+def bright_noise(loss: PtychographyLoss, x: Tensor) -> float:
+    """The noise per amplitude at bright pixels of the detector, from what a fit leaves there."""
     data = loss.amplitudes
     bright = data > data[data >= 0].square().mean().sqrt()
-    noise = float((loss.operator(x).abs() - data)[bright].square().mean().sqrt())
-    return ScanFit(x, residual_of(loss, x), noise, loss.operator.light(), loss.n, visits)
+    return float((loss.operator(x).abs() - data)[bright].square().mean().sqrt())
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,14 @@ from torch import Tensor
 from smadmm.operators.linear import Norm, Operator, Shape
 
 
-def shifted(probe: Tensor, rows: float, columns: float) -> Tensor:
-    """The probe moved by fractions of a pixel."""
-    if rows == 0 and columns == 0:
-        return probe
-    ramp = [
-        torch.exp(-2j * math.pi * by * torch.fft.fftfreq(n, dtype=torch.float64)).to(probe)
-        for n, by in zip(probe.shape, (rows, columns), strict=True)
-    ]
-    moved: Tensor = torch.fft.ifft2(torch.fft.fft2(probe) * ramp[0][:, None] * ramp[1])
+def shifted(fields: Tensor, by: Tensor) -> Tensor:
+    """Each field moved by its row and column of `by`, fractions of a pixel; n x height x width."""
+    rows, columns = (
+        torch.exp(-2j * math.pi * by[:, axis, None] * torch.fft.fftfreq(n, dtype=torch.float64, device=by.device))
+        for axis, n in enumerate(fields.shape[-2:])
+    )
+    ramp = (rows[:, :, None] * columns[:, None]).to(fields)
+    moved: Tensor = torch.fft.ifft2(torch.fft.fft2(fields) * ramp)
     return moved
 
 
@@ -52,16 +51,25 @@ class Ptychography(Operator):
                 f"the probe reaches from {tuple(corners.min(0))} to {tuple(ends)}, beyond the object of {size}; "
                 "positions are (row, column) of its upper left corner in pixels"
             )
-        self.positions, self.corners, self.fractions = places, corners.tolist(), fractions.tolist()
+        self.positions, self.corners = places, corners.tolist()
         self.count, self.size, self.window = len(places), size, tuple(probe.shape)
         self.in_shape, self.out_shape = size, (self.count, *self.window)
         self.dtype, self.device = probe.dtype, probe.device
         self.probe = probe
-        self._moved = torch.stack([shifted(probe, *f) for f in self.fractions]) if fractions.any() else None
+        self.fractions = torch.from_numpy(fractions).to(probe.device) if fractions.any() else None
+        self._moved = None if self.fractions is None else self.moved(probe)
 
     def probes(self, numbers: Tensor) -> Tensor:
         """The probe as it is at these positions; one for all where none is between pixels."""
         return self.probe[None] if self._moved is None else self._moved[numbers]
+
+    def moved(self, probe: Tensor) -> Tensor:
+        """A probe as it would be at all positions; one for all where none is between pixels."""
+        return probe[None] if self.fractions is None else shifted(probe[None], self.fractions)
+
+    def gathered(self, parts: Tensor) -> Tensor:
+        """The adjoint of `moved`: what is found at every position, moved back and added."""
+        return (parts if self.fractions is None else shifted(parts, -self.fractions)).sum(0)
 
     def windows(self, x: Tensor, numbers: Tensor) -> Tensor:
         """x[window i] of these positions."""

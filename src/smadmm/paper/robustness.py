@@ -60,25 +60,31 @@ def robustness_rows(jobs: Sequence[RobustnessRun], results: Mapping[str, JobResu
 def chapter(found: Findings) -> list[Part]:
     lines: list[list[Any]]
     cases, varied, wrong = (some(found.rows, kind=kind) for kind in ("case", "variation", "wrong"))
+    names = {name: title for name, title in NAMES.items() if name in cases[0]}
     parts: list[Part] = [
         "SNR in dB, means over images; seconds are those of the processor, of one thread, all methods in turn on the "
-        "same patterns. RED and TV are `retrieve` with the same fit and stop. The fit has no prior.",
+        "same patterns. RED and TV are `retrieve` with the same fit and stop. The fit has no prior. "
+        + (
+            "deepinv: spectral start, amplitude loss, total variation."
+            if "deepinv" in names
+            else "deepinv is left out."
+        ),
         *_verdicts(cases, varied, wrong),
     ]
     for images in SETS:
         rows = some(cases, images=images)
-        heads = [Column("case"), *(Column(name, ".2f", "higher") for name in NAMES.values())]
+        heads = [Column("case"), *(Column(name, ".2f", "higher") for name in names.values())]
         lines = [
-            [CASES[case].title, *(fmean(row[name] for row in some(rows, case=case)) for name in NAMES)]
+            [CASES[case].title, *(fmean(row[name] for row in some(rows, case=case)) for name in names)]
             for case in CASES
         ]
         count = len({row["image"] for row in rows})
         parts.append(
             Table(f"SNR on {images}", heads, lines, f"{count} images of {rows[0]['size']} x {rows[0]['size']}.")
         )
-    heads = [Column("case"), *(Column(name, ".2f", "lower") for name in NAMES.values())]
+    heads = [Column("case"), *(Column(name, ".2f", "lower") for name in names.values())]
     lines = [
-        [CASES[case].title, *(fmean(row[f"{name}_cpu"] for row in some(cases, case=case)) for name in NAMES)]
+        [CASES[case].title, *(fmean(row[f"{name}_cpu"] for row in some(cases, case=case)) for name in names)]
         for case in CASES
     ]
     parts.append(Table("Seconds of the processor", heads, lines))

@@ -3,6 +3,8 @@
     fit             `smadmm.imaging.phase_fit`, without a prior       RAAR   150 iterations from a constant
     one denoising   the fit, denoised once at the level of its error  TV     `retrieve` with total variation
     RED             `retrieve` with RED and full gradients            default  `retrieve` as it is
+    deepinv         its spectral start, then proximal gradient steps with its amplitude loss and its total variation,
+                    whose weight goes with the error of the fit; where it is installed
 
 All methods see the same patterns, one after the other in one process; what is compiled is compiled before. A variation
 is a small object, changed in a way that must not matter: only the fit and the default are run. A wrong input
@@ -17,6 +19,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ import torch
 from torch import Tensor
 
 from smadmm import retrieve
+from smadmm.extras import needs
 from smadmm.imaging.metrics import align, snr
 from smadmm.imaging.phase import NATURAL, Patterns, some_of
 from smadmm.imaging.phase_fit import fit_amplitudes
@@ -42,8 +46,10 @@ NAMES = {
     "raar": "RAAR",
     "red": "RED, full gradients",
     "tv": "TV",
+    "deepinv": "deepinv",
     "default": "default",
 }
+WEIGHT, STEPS, INNER = 0.25, 60, 10  # deepinv's: weight over error (found on BSD400), steps, those of its prox
 Objects = Callable[[Tensor, Tensor], Tensor]  # an image and another one -> what is measured
 SMALL = 64  # pixels of a variation
 
@@ -208,8 +214,34 @@ def _methods(y: Any, masks: Any, truth: Tensor) -> dict[str, Callable[[], Tensor
     def verb(**options: Any) -> Callable[[], Tensor]:
         return lambda: torch.from_numpy(retrieve(y, masks, complex=is_complex, **options).image)
 
-    return {"fit": fit, "one denoising": once, "raar": raar, "red": verb(method="red-sd"), "tv": verb(prior="tv"),
-            "default": verb()}  # fmt: skip
+    def peer() -> Tensor:
+        scale, few = loss()
+        return scale * _deepinv(few)
+
+    methods = {"fit": fit, "one denoising": once, "raar": raar, "red": verb(method="red-sd"), "tv": verb(prior="tv")}
+    methods |= {"deepinv": peer} if find_spec("deepinv") else {}
+    return methods | {"default": verb()}
+
+
+def _deepinv(loss: AmplitudeLoss) -> Tensor:
+    """deepinv's image; its arrays have axes for images and channels in front."""
+    optim, physics = (needs(f"deepinv.{name}", None, "peers of phase retrieval") for name in ("optim", "physics"))
+    spectral = needs("deepinv.optim.phase_retrieval", None, "peers of phase retrieval").spectral_methods
+    A, is_complex, fit = loss.operator, loss.dtype == torch.complex64, fit_amplitudes(loss)
+    linear = physics.LinearPhysics(
+        A=lambda x, **_: A.forward_masks(x[0, 0], loss.everything)[None],
+        A_adjoint=lambda y, **_: A.adjoint_masks(y[0], loss.everything).to(torch.complex64)[None, None],
+    )
+    measured, data = physics.PhaseRetrieval(linear), loss.data(loss.everything)[None].square()
+    begin = torch.from_numpy(Rng(0, 0).standard_normal(A.size)).to(torch.complex64)[None, None]
+    x = spectral(data, measured, begin if is_complex else begin.real.to(begin), n_iter=STEPS)
+    prior, misfit = optim.prior.TVPrior(n_it_max=INNER), optim.data_fidelity.AmplitudeLoss()
+    level = fit.level if fit.determined else NATURAL[0][0]
+    for _ in range(STEPS):
+        x = x - misfit.grad(x, data, measured) / (2 * loss.n * float(fit.light.mean()))
+        parts = torch.cat([x.real, x.imag], 1)  # channels
+        x = torch.complex(*prior.prox(parts, gamma=WEIGHT * level).split(1, 1))
+    return x[0, 0] if is_complex else x[0, 0].real
 
 
 def varied(image: Tensor, other: Tensor, rng: Rng) -> Tensor:
