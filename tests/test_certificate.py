@@ -10,7 +10,7 @@ import torch
 from smadmm import ADMM, ASVRG, SGD, Power, Problem, Reason, Spider, Stop, Storm, certify, run
 from smadmm.certificate import certify_at, certify_means
 from smadmm.denoisers import GradientStep
-from smadmm.imaging.phase import ComplexProx
+from smadmm.imaging.priors import ComplexProx
 from smadmm.imaging.red import RED, Residual
 from smadmm.losses import Autograd, LeastSquares, Logistic, Stream
 from smadmm.operators import Matrix

@@ -37,7 +37,7 @@ from smadmm.sampling import Rng, golden, stride
 from smadmm.solver import Average
 from smadmm.stepsize import Decaying, StepSize
 from smadmm.tuning import smoothness, spectrum
-from smadmm.xsteps import Conjugate, Exact
+from smadmm.xsteps import Conjugate, Exact, conjugate_gradients
 
 D = torch.float64
 M = torch.randn(40, 5, generator=torch.Generator().manual_seed(0), dtype=D)
@@ -227,6 +227,15 @@ def test_an_exact_step_keeps_few_factorisations_and_stays_exact(g):
         torch.testing.assert_close(step(d, 2.0, rho), torch.linalg.solve(system(A, 2.0, rho), d))
     assert len(step._solvers) <= 4
     torch.testing.assert_close(Exact(3 * Identity())(d, 2.0, 5.0), d / 47)
+
+
+def test_conjugate_gradients_end_where_a_singular_system_is_solved():
+    """Two eigenvalues and a kernel: solved after two steps, and rounding is not blown up along the kernel."""
+    values = torch.tensor([0.0] * 40 + [0.5] * 30 + [1.0] * 30)
+    basis = torch.linalg.qr(torch.randn(100, 100, generator=torch.Generator().manual_seed(0)))[0]
+    truth = basis @ ((values > 0) * torch.ones(100))
+    x = conjugate_gradients(lambda p: basis @ (values * (basis.T @ p)), basis @ (values * (basis.T @ truth)), 50)
+    assert float((x - truth).norm() / truth.norm()) < 1e-4
 
 
 def test_conjugate_gradients_stop_at_their_limit(g):

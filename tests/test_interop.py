@@ -247,6 +247,57 @@ def test_pixels_behind_a_mask_are_filled_in():
     assert found.mean("snr_start") > 15 and found.mean("snr") > found.mean("snr_start") + 1
 
 
+def test_data_that_leave_much_open_get_a_start_by_strong_denoising():
+    """A third of random cosine coefficients: least squares spreads the image over all pixels as noise."""
+    fft = pytest.importorskip("scipy.fft")
+    pytest.importorskip("safetensors")
+    truth, rng = abdomen_image(64).numpy(), np.random.default_rng(0)
+    kept, signs = rng.permutation(64 * 64)[: 64 * 64 // 3], rng.choice([-1.0, 1.0], (64, 64))
+
+    def adjoint(y):
+        every = np.zeros(64 * 64)
+        every[kept] = y
+        return signs * fft.idctn(every.reshape(64, 64), norm="ortho")
+
+    K = interop.from_functions(lambda x: fft.dctn(signs * x, norm="ortho").ravel()[kept], adjoint, (64, 64), numpy=True)
+    found = smadmm.reconstruct(K @ truth, operator=K, truth=truth)
+    assert found.mean("snr_start") < 4 and found.mean("snr") > 17
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_complex_data_of_real_and_complex_images(dtype):
+    """Samples of the Fourier transform; the pair of functions decides whether images are real."""
+    pytest.importorskip("safetensors")
+    real, frequency = abdomen_image(64), torch.fft.fftfreq(64)
+    seen = torch.rand(64, 64, generator=torch.Generator().manual_seed(0)) < 0.4
+    seen |= torch.hypot(frequency[:, None], frequency) < 0.05
+    truth = real * torch.exp(1j * frequency[:, None]) if dtype.is_complex else real
+    K = interop.from_functions(
+        lambda x: seen * torch.fft.fft2(x, norm="ortho"),
+        lambda y: torch.fft.ifft2(seen * y, norm="ortho"),
+        (64, 64),
+        dtype=dtype,
+    )
+    found = smadmm.reconstruct(K(truth), operator=K, truth=truth)
+    assert found.image.dtype == dtype
+    assert found.mean("snr") > found.mean("snr_start") + 5
+    assert found.shown["SMADMM"].dtype == np.float32
+    with pytest.raises(ValueError, match=r"start has the shape \(2, 2\), but the images of operator have \(64, 64\)"):
+        smadmm.reconstruct(K(truth), operator=K, start=np.zeros((2, 2)))
+
+
+def test_a_foreign_operator_is_told_its_adapter():
+    linear = pytest.importorskip("scipy.sparse.linalg").aslinearoperator(np.eye(64))
+    with pytest.raises(ValueError, match=r"got MatrixLinearOperator; smadmm.interop makes one: from_scipy"):
+        smadmm.reconstruct(np.ones(64), operator=linear)
+    with pytest.raises(ValueError, match=r"its input is \(64,\); say in_shape"):
+        smadmm.reconstruct(np.ones(64), operator=interop.from_scipy(linear))
+    with pytest.raises(ValueError, match="method belongs to scans"):
+        smadmm.reconstruct(np.ones(64), operator=interop.from_scipy(linear, (8, 8)), method="sadmm")
+    flat = interop.from_scipy(linear, (8, 8), (8, 8))  # its users have flat data
+    assert smadmm.reconstruct(np.arange(64.0), operator=flat, iterations=2, prior="tv").image.shape == (8, 8)
+
+
 def test_reconstruct_takes_a_list_of_operators():
     truth, radon = abdomen_image(32), Radon(32, np.arange(12) * np.pi / 12)
     views = [radon.subset([i]) for i in range(12)]

@@ -167,6 +167,9 @@ def _sparse_solver(A: Operator, ratio: float) -> Callable[[Tensor], Tensor] | No
     return lambda d: torch.from_numpy(factor.solve(d.double().cpu().numpy())).to(d)
 
 
+ROUNDING = 10.0  # times the machine's precision: no residual means anything below
+
+
 def conjugate_gradients(
     product: Callable[[Tensor], Tensor],
     d: Tensor,
@@ -176,9 +179,11 @@ def conjugate_gradients(
 ) -> Tensor:
     """H^{-1} d from zero, H positive definite and given as a product, by at most so many steps, one product each.
 
-    They end where the residual r has sqrt(r'P r) below `tolerance` times its first value, P being the preconditioner.
+    They end where the residual r has sqrt(r'P r) below `tolerance` times its first value, P being the preconditioner,
+    or below the rounding error: what is left then may lie where a singular H is zero, and would be blown up.
     """
     x, r, p = torch.zeros_like(d), d.clone(), torch.zeros_like(d)
+    tolerance = max(tolerance, ROUNDING * torch.finfo(d.dtype).eps)
     before = stop = 0.0
     for number in range(iterations):
         z = r if precondition is None else precondition(r)

@@ -162,7 +162,10 @@ def reconstruct(
     if operator is not None:
         scans = {"angles": angles, "size": size, "geometry": geometry, "photons": photons, "batch": batch,
                  "hardening": hardening or None, "loss": None if loss == "squares" else loss,
-                 "checkpoint": checkpoint, "executor": executor, "slices": slices}  # fmt: skip
+                 "checkpoint": checkpoint, "executor": executor, "slices": slices, "raw": raw or None,
+                 "center": None if center == "auto" else center, "spacing": None if spacing == 1 else spacing,
+                 "method": None if method == "smadmm" else method, "resume": resume or None,
+                 "device": None if device == "cpu" else device}  # fmt: skip
         for name in (name for name, value in scans.items() if value is not None):
             raise ArgumentError("{" + name + "} belongs to scans, and {operator} says it all; leave it out")
         positive(iterations=iterations, seconds=seconds, strength=strength)

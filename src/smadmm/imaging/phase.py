@@ -20,7 +20,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from smadmm.imaging.metrics import align, snr, ssim
 from smadmm.imaging.phase_checks import dead_pixels, doubts, saturation, told_pixels
 from smadmm.imaging.phase_fit import STARTS, Fit, dark, error_level, fit_amplitudes, residual_of, size_of
 from smadmm.imaging.pnp import METHODS, Method, pnp
-from smadmm.imaging.priors import Prior, find_prior
+from smadmm.imaging.priors import ComplexProx, Prior, find_prior
 from smadmm.imaging.red import RED
 from smadmm.imaging.result import DataWarning, ImageResult
 from smadmm.io.files import output_folder
@@ -44,7 +44,7 @@ from smadmm.losses import AmplitudeLoss
 from smadmm.losses.phase import NO_DATA
 from smadmm.operators import CodedDiffraction
 from smadmm.operators.diffraction import PIECE
-from smadmm.problem import Distance, Prox, Step
+from smadmm.problem import Prox
 from smadmm.results import Reason, Result
 from smadmm.running import Stop, run
 from smadmm.sampling import reshuffled
@@ -58,7 +58,6 @@ FIRST_NOISE, ROUNDS, ROUND = 0.3, 8, 10  # of the amplitudes, where the fit does
 NATURAL = ((10 / 255, "ridge-natural"), (20 / 255, "ridge-natural-15"), (math.inf, "ridge-natural-25"))
 QUANTITIES = ("amplitudes", "intensities")
 CHECKPOINT = "run.checkpoint"
-PARTS = (torch.real, torch.imag)
 
 
 def retrieve(
@@ -311,33 +310,6 @@ def _pictures(
 def some_of(count: int) -> NDArray[np.int64]:
     """The numbers of at most PIECE masks."""
     return np.unique(np.linspace(0, count - 1, min(count, PIECE)).astype(np.int64))
-
-
-@dataclass(frozen=True)
-class ComplexProx(Prox):
-    """A real prox on the real and the imaginary part of a complex image."""
-
-    real: Prox
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ignores_step", self.real.ignores_step)
-
-    def prox(self, v: Tensor, t: Step) -> Tensor:
-        return torch.complex(*self.real.prox(torch.stack([v.real, v.imag]), t))
-
-    def distance(self, y: Tensor, g: Tensor, r: Step) -> Distance:
-        return _together(self.real.distance(part(y), part(g), r) for part in PARTS)
-
-    def distance_after(self, z: Tensor, y: Tensor, g: Tensor, r: Step) -> Distance:
-        return _together(self.real.distance_after(part(z), part(y), part(g), r) for part in PARTS)
-
-    def value_after(self, z: Tensor, y: Tensor, r: Step) -> float | None:
-        values = [self.real.value_after(part(z), part(y), r) for part in PARTS]
-        return None if None in values else sum(value for value in values if value is not None)
-
-
-def _together(distances: Iterable[Distance]) -> Distance:
-    return Distance(*(math.hypot(*ends) for ends in zip(*distances, strict=True)))
 
 
 class Patterns:

@@ -6,7 +6,8 @@ go there (directions that no view sees are free).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from smadmm.arguments import ArgumentError
 from smadmm.denoisers import load, shipped
 from smadmm.distributed import if_joined
-from smadmm.problem import Prox
+from smadmm.problem import Distance, Prox, Step
 from smadmm.proxes import Denoised, Zero
 from smadmm.proxes.total_variation import TV
 
@@ -24,6 +25,7 @@ LEARNED = "ridge-ct"  # what "auto" begins with
 LEVEL = 5 / 255  # the noise that total variation is set for, as the denoisers are
 LEVELS = (2.0, 4.0)  # times LEVEL: the least and the most that a stored denoiser is set for
 TV_SHARE = 0.5  # prox_{TV/rho} denoises best at this multiple of the noise level
+PARTS = (torch.real, torch.imag)
 TV_ACCURACY = 3e-4  # of its prox: finer ones change reconstructions by less than 1e-4 of their size, and take longer
 
 
@@ -116,3 +118,30 @@ def as_prior(
         return find_prior(LEARNED if given == "auto" else given, device, limits), given
     own = own_prior(given, limits)
     return own, own.name
+
+
+@dataclass(frozen=True)
+class ComplexProx(Prox):
+    """A real prox on the real and the imaginary part of a complex image."""
+
+    real: Prox
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ignores_step", self.real.ignores_step)
+
+    def prox(self, v: Tensor, t: Step) -> Tensor:
+        return torch.complex(*self.real.prox(torch.stack([v.real, v.imag]), t))
+
+    def distance(self, y: Tensor, g: Tensor, r: Step) -> Distance:
+        return _together(self.real.distance(part(y), part(g), r) for part in PARTS)
+
+    def distance_after(self, z: Tensor, y: Tensor, g: Tensor, r: Step) -> Distance:
+        return _together(self.real.distance_after(part(z), part(y), part(g), r) for part in PARTS)
+
+    def value_after(self, z: Tensor, y: Tensor, r: Step) -> float | None:
+        values = [self.real.value_after(part(z), part(y), r) for part in PARTS]
+        return None if None in values else sum(value for value in values if value is not None)
+
+
+def _together(distances: Iterable[Distance]) -> Distance:
+    return Distance(*(math.hypot(*ends) for ends in zip(*distances, strict=True)))

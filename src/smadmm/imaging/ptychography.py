@@ -29,10 +29,10 @@ from torch import Tensor
 from smadmm.arguments import ArgumentError
 from smadmm.distributed import if_joined
 from smadmm.imaging.metrics import align, snr, ssim, without_ramp
-from smadmm.imaging.phase import NATURAL, ComplexProx, Still
+from smadmm.imaging.phase import NATURAL, Still
 from smadmm.imaging.phase_checks import holes, saturation, told_pixels, turned_signs
 from smadmm.imaging.pnp import pnp
-from smadmm.imaging.priors import Prior, find_prior
+from smadmm.imaging.priors import ComplexProx, Prior, find_prior
 from smadmm.imaging.probe import fit_blocks, position_step, probe_step, redescribed, scaled_probe
 from smadmm.imaging.red import RED
 from smadmm.imaging.result import DataWarning, ImageResult

@@ -261,8 +261,7 @@ class OperatorPoisson(_OperatorSlopes):
 
 def _part(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     part = torch.as_tensor(values, device=device)
-    wanted = torch.promote_types(dtype, torch.complex32) if part.is_complex() else dtype
-    return part.to(wanted)
+    return part.to(dtype.to_complex() if part.is_complex() else dtype.to_real())
 
 
 class _Root(Operator):

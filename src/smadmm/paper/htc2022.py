@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from smadmm import ADMM, SGD, Problem, Stop, losses, operators, proxes, run
 from smadmm.extras import needs
@@ -98,14 +99,29 @@ def hardening(data: str | None) -> BeamHardening:
 
 def run_limited(job: LimitedRun, data: str | None) -> dict[str, Any]:
     correct, (rows, angles) = hardening(data), _scan(data, f"{job.level}_limited")
-    begin, middle, span = time.process_time(), (angles[0] + angles[-1]) / 2, math.degrees(angles[-1] - angles[0])
-    lengths, turned = correct(rows), angles - middle
-    beam = _beam(SOLVED, turned[::2])
-    top = torch.from_numpy(fit_circle(lengths, _beam(SIZE, turned), AIR).mask(beam).astype(np.float32))
-    pairs = lengths[::2].reshape(-1, beam.detectors, 2).mean(2).astype(np.float32)
-    f = losses.Tomography(beam, torch.from_numpy(pairs), sampling=stride)
+    begin = time.process_time()
+    score = matthews(segmented(correct(rows), angles), _reference(data, job.level))
+    return {"degrees": math.degrees(angles[-1] - angles[0]), "mcc": score, "cpu": time.process_time() - begin}
+
+
+def segmented(lengths: Array, angles: Array) -> Array:
+    """The object, upright as the reference has it, from path lengths in mm, views x 560, at angles in radians."""
+    middle = (angles[0] + angles[-1]) / 2
+    turned = angles - middle
+    top = torch.from_numpy(fit_circle(lengths, _beam(SIZE, turned), AIR).mask(_beam(SOLVED, turned)))
+    x = _soft(lengths[::2].reshape(-1, 280, 2).mean(2), turned[::2], top.float())
+    ndimage, transform = (needs(n, "imaging", "turning images") for n in ("scipy.ndimage", "skimage.transform"))
+    upright = ndimage.rotate(x.numpy(), -math.degrees(middle), reshape=False, order=1)[::-1]  # counterclockwise views
+    found: Array = transform.resize(upright, (SIZE, SIZE), order=1) > 0.5
+    return found
+
+
+def _soft(lengths: Array, angles: Array, top: Tensor) -> Tensor:
+    """The image between 0 and `top`, from views that lie evenly about the angle 0."""
+    beam = _beam(SOLVED, angles)
+    f = losses.Tomography(beam, torch.from_numpy(lengths.astype(np.float32)), sampling=stride)
     shape = (SOLVED, SOLVED)
-    weight = beam.pixel**2 / (f.n * f.c) * 90 / span
+    weight = beam.pixel**2 / (f.n * f.c) * 90 / math.degrees(angles[-1] - angles[0])
     rho = PULL * TV * weight
 
     def well(k: int) -> proxes.DoubleWell:
@@ -119,12 +135,7 @@ def run_limited(job: LimitedRun, data: str | None) -> dict[str, Any]:
     h = proxes.Separate(terms, [(2, *shape), (1, *shape), shape])
     solver = ADMM(Problem(f, h, A), SGD(f.n), rho=rho, eta=1.0, x_step=Newton(f, A))
     state = run(solver, 0.8 * top, Stop(iterations=ITERATIONS), objective=False, progress=False).state
-    x = state.ys[0][-SOLVED * SOLVED :].reshape(shape).numpy()
-    ndimage, transform = (needs(n, "imaging", "turning images") for n in ("scipy.ndimage", "skimage.transform"))
-    upright = ndimage.rotate(x, -math.degrees(middle), reshape=False, order=1)[::-1]  # views turn counterclockwise
-    segmented = transform.resize(upright, (SIZE, SIZE), order=1) > 0.5
-    score = matthews(segmented, _reference(data, job.level))
-    return {"degrees": span, "mcc": score, "cpu": time.process_time() - begin}
+    return state.ys[0][-SOLVED * SOLVED :].reshape(shape)
 
 
 def _reference(data: str | None, level: str) -> Array:

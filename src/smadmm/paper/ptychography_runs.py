@@ -28,7 +28,7 @@ from torch import Tensor
 
 from smadmm import retrieve
 from smadmm.extras import needs
-from smadmm.imaging.phase import ComplexProx
+from smadmm.imaging.priors import ComplexProx
 from smadmm.imaging.ptychography import ScanPlan, fit_scan, scan_snr
 from smadmm.losses import PtychographyLoss
 from smadmm.operators import Ptychography
