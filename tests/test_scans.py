@@ -276,6 +276,38 @@ def test_nxtomo_of_several_detectors(tmp_path, measured):
     measured.is_in(read_sinogram(tmp_path / "a.nxs"))
 
 
+def test_the_rotation_may_have_a_name_of_the_beamline(tmp_path, measured):
+    frames = np.concatenate([measured.darks, measured.flats, measured.counts])
+    with h5py.File(tmp_path / "a.nxs", "w") as file:
+        entry = file.create_group("entry")
+        entry["imaging/data"], entry["instrument/imaging/image_key"] = frames, np.repeat([2, 1, 0], [4, 5, VIEWS])
+        entry["imaging/gts_theta_value"] = np.concatenate([np.zeros(9), DEGREES])
+        entry["imaging/ring_current"] = np.full(len(frames), 300.0)
+    measured.is_in(read_sinogram(tmp_path / "a.nxs"))
+
+
+def test_the_monitor_of_the_beam_is_no_sinogram(tmp_path, measured):
+    with h5py.File(tmp_path / "a.nxs", "w") as file:
+        file["entry/stxm/data/data"], file["entry/stxm/data/theta"] = measured.integrals, DEGREES
+        file["entry/stxm/monitor/data"] = np.ones_like(measured.integrals)
+        file["entry/stxm/data/data"].attrs["axes"] = "theta:y:x"
+    measured.integrals_are_in(read_sinogram(tmp_path / "a.nxs"))
+
+
+def test_mrc_with_angles_in_its_extended_header(tmp_path, measured):
+    sections = np.zeros(VIEWS, mrcfile.dtypes.get_ext_header_dtype(b"FEI1", "<"))
+    sections["Metadata size"], sections["Alpha tilt"] = sections.dtype.itemsize, DEGREES
+    with mrcfile.new(tmp_path / "a.mrc") as file:
+        file.set_data(measured.integrals)
+        file.set_extended_header(sections)
+        file.header.exttyp = b"FEI1"
+    measured.integrals_are_in(read_sinogram(tmp_path / "a.mrc"))
+    with mrcfile.mmap(tmp_path / "a.mrc", "r+") as file:  # a header of another kind than it says
+        file.set_extended_header(np.zeros(100, np.int16))
+    with pytest.raises(ScanError, match="a.mrc has no angles"):
+        read_sinogram(tmp_path / "a.mrc")
+
+
 def test_mrc_with_the_angles_beside_it(tmp_path, measured):
     path = tmp_path / "a.mrc"
     with mrcfile.new(path) as file:

@@ -3,8 +3,9 @@
 A name counts by its last part. An array with two or three axes is taken if as many angles as it has views are beside
 it; of several the one with a usual name; else the caller names one. Flat and dark fields beside it are used. APS Data
 Exchange files hold /exchange/data (views x rows x columns), data_white, data_dark and theta. NeXus NXtomo files hold
-all frames in one array; image_key says which are projections (0), flat (1), dark (2) or invalid (3) and rotation_angle
-has the angle of each. Where only the start and the step of a rotation are written, angles follow from these.
+all frames in one array; image_key says which are projections (0), flat (1), dark (2) or invalid (3) and rotation_angle,
+or what a beamline calls it, has the angle of each. Where only the start and the step of a rotation are written, angles
+follow from these. What monitors the beam is no measurement of the object.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ WHEN = r"_(pre|post|before|after|start|end|\d+)$"  # fields may be in several ar
 OTHER_NAMES = ("truth", "image_key", "image_key_control", *FLAT_NAMES, *DARK_NAMES)
 LISTED = 10  # arrays in an error
 PROJECTION, FLAT, DARK, INVALID = 0, 1, 2, 3  # of image_key
+TURN = r"theta|angle|(^|_)rot"  # in the names that beamlines give to the rotation
 AXIS_NAMES = {"theta": "views", "angle": "views", "rotation_angle": "views", "y": "slices", "x": "detectors"}
 FAR = 5.0  # metres: no tube is that far away, but the source of a synchrotron
 METRES = {"m": 1.0, "cm": 1e-2, "mm": 1e-3, "um": 1e-6, "µm": 1e-6, "micron": 1e-6, "microns": 1e-6}
@@ -179,7 +181,7 @@ def _chosen(path: Path, content: Content, array: str | None, views: int | None) 
         name
         for name, value in arrays.items()
         if _axes_used(value) in (2, 3) and math.prod(value.shape) > max(value.shape) and value.dtype.kind in "iuf"
-        and not _is_field(name, OTHER_NAMES) and not _is_angles(name, value)
+        and not (_is_field(name, OTHER_NAMES) or _is_angles(name, value) or "monitor" in name.lower().split("/"))
     ]  # fmt: skip
     if array is not None:
         whole = [name for name in arrays if name == array.strip("/")]
@@ -238,18 +240,26 @@ def _nxtomo(path: Path, content: Content, key: str, array: str | None) -> Found 
     best = [name for name in stacks if shared[name] == max(shared.values())]
     if len(best) > 1:
         raise _refused(path, content, f"has {len(best)} arrays of {len(kinds)} frames")
-    name, turns = best[0], [n for n in content.arrays if _last(n) == "rotation_angle"]
+    name = best[0]
     check_readable(path, name, content.arrays[name])
     stored, frames = content.arrays[name], np.flatnonzero(kinds == PROJECTION)
     found = Found(stored, None, "auto", ("views", "slices", "detectors"), frames, names=tuple(content.arrays))
-    fitting = [turn for n in (len(kinds), len(frames)) for turn in turns if math.prod(content.arrays[turn].shape) == n]
-    if fitting:
-        angles = np.asarray(content.arrays[fitting[0]][...], dtype=np.float64).ravel()  # of all frames, or projections
-        found = replace(found, angles=angles, unit=named_unit(content.attribute(fitting[0], "units")))
+    turn = _turn(content, name, (len(kinds), len(frames)))
+    if turn is not None:
+        angles = np.asarray(content.arrays[turn][...], dtype=np.float64).ravel()
+        found = replace(found, angles=angles, unit=named_unit(content.attribute(turn, "units")))
     frames_said = f"{len(kinds)} frames, {int((kinds > DARK).sum())} of them invalid or for alignment"
     notes = (f"{name} is read: {len(frames)} projections of {frames_said}",)
     flat, dark = (_frames(stored, np.flatnonzero(kinds == kind)) for kind in (FLAT, DARK))
     return replace(found, flat=flat, dark=dark, geometry=_distances(content), notes=notes)
+
+
+def _turn(content: Content, name: str, lengths: tuple[int, int]) -> str | None:
+    """The array of the angles of all frames, or of the projections: rotation_angle, else one near the frames."""
+    sizes = {key: math.prod(array.shape) for key, array in content.arrays.items() if len(array.shape) == 1}
+    turns = [key for key, size in sizes.items() if size in lengths and re.search(TURN, _last(key))]
+    return min(turns, key=lambda key: (_last(key) != "rotation_angle", lengths.index(sizes[key]), -_shared(key, name)),
+               default=None)  # fmt: skip
 
 
 def _shared(one: str, two: str) -> int:

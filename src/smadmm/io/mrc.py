@@ -1,11 +1,14 @@
 """Tilt series in MRC files: a section is a view, its columns are the detectors, its rows the slices (the tilt axis is
-vertical, as IMOD writes it). Angles are in the file beside it: .rawtlt or .tlt (a number per line) or .mdoc.
+vertical, as IMOD writes it). Angles are in the file beside it, .rawtlt or .tlt (a number per line) or .mdoc, or in the
+extended header that microscopes of FEI write.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +18,7 @@ from smadmm.io.limits import text_of
 from smadmm.io.scan import Found, ScanError, readable
 
 MRC = (".mrc", ".mrcs", ".st", ".ali")
+FEI = (b"FEI1", b"FEI2")
 OFF = 1.0  # degrees that the tilt axis may lean
 
 
@@ -22,10 +26,22 @@ def read_mrc(path: Path) -> Found:
     """A tilt series with its angles."""
     mrcfile = needs("mrcfile", "formats", "MRC files")
     with mrcfile.mmap(path, mode="r") as file:
-        data = file.data  # the map outlives the file
+        data, tilts = file.data, _tilts(file)  # the map outlives the file
     angles, note = _angles(path)
+    if angles is None and tilts is not None:
+        angles, note = tilts, "angles of the extended header"
     layout = ("views", "slices", "detectors") if data.ndim == 3 else None
     return Found(data, angles, "degrees", layout, notes=(note,) if note else ())
+
+
+def _tilts(file: Any) -> NDArray[np.float64] | None:
+    """The angles in an extended header of FEI."""
+    if bytes(file.header.exttyp) not in FEI:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # it calls itself FEI's and is not
+        sections = file.indexed_extended_header
+    return None if sections is None else np.array(sections["Alpha tilt"], dtype=np.float64)
 
 
 def _angles(path: Path) -> tuple[NDArray[np.float64] | None, str]:
