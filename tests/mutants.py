@@ -57,6 +57,7 @@ FILES = {  # below src/smadmm; where files move, this is all there is to change
     "inspection": "imaging/inspection.py",
     "inverse": "losses/inverse.py",
     "matlab": "io/matlab.py",
+    "alignment": "imaging/alignment.py",
     "hardening": "imaging/hardening.py",
     "mrc": "io/mrc.py",
     "scanners": "io/scanners.py",

@@ -134,6 +134,9 @@ def reconstruct(
             help="squares; huber or student, on which rays that are wrong by a few times the noise pull less."
         ),
     ] = "squares",
+    align: Annotated[
+        bool, typer.Option("--align", help="Find and undo shifts along the detector, of each view by itself.")
+    ] = False,
     hardening: Annotated[
         bool, typer.Option("--hardening", help="Make up for beam hardening: the object is of one material.")
     ] = False,
@@ -173,8 +176,8 @@ def reconstruct(
     lengths = {"source_to_axis": source_to_axis, "source_to_detector": source_to_detector, "pitch": pitch}
     common: dict[str, Any] = {
         "spacing": spacing, "photons": photons, "prior": prior, "strength": strength, "method": method,
-        "raw": raw or without or False, "loss": loss, "hardening": hardening, "seed": seed, "threads": threads,
-        "device": device,
+        "raw": raw or without or False, "loss": loss, "align": align, "hardening": hardening,
+        "seed": seed, "threads": threads, "device": device,
     }  # fmt: skip
     if simulate is None:
         if snr is not None:

@@ -31,6 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from smadmm.arguments import ArgumentError, one_of, positive
+from smadmm.imaging.alignment import aligned
 from smadmm.imaging.any_operator import by_operator
 from smadmm.imaging.finished import Finished
 from smadmm.imaging.hardening import straightened
@@ -95,6 +96,7 @@ def reconstruct(
     photons: float | None = None,
     bounds: tuple[float, float] | None = None,
     loss: str = "squares",
+    align: bool = False,
     hardening: bool = False,
     truth: Any = None,
     raw: bool | Collection[str] = False,
@@ -140,6 +142,8 @@ def reconstruct(
         say); None: not below 0, unless the data show values below.
     loss : squares; huber or student (which is not convex), smooth losses that wrong rays pull less: for rays that are
         wrong by a few times the noise, which inspection does not find. Detectors are then not calibrated.
+    align : views are shifted along the detector, each by itself (the axis wobbles): the shifts are found in the slice
+        in the middle and undone in all (smadmm.imaging.alignment).
     hardening : the object is of one material, and soft rays are lost in it first: a polynomial that makes up for it is
         found in the slice in the middle (smadmm.imaging.hardening).
     truth : the image, where it is known: SNR and SSIM are then measured.
@@ -161,7 +165,7 @@ def reconstruct(
     """
     if operator is not None:
         scans = {"angles": angles, "size": size, "geometry": geometry, "photons": photons, "batch": batch,
-                 "hardening": hardening or None, "loss": None if loss == "squares" else loss,
+                 "align": align or None, "hardening": hardening or None, "loss": None if loss == "squares" else loss,
                  "checkpoint": checkpoint, "executor": executor, "slices": slices, "raw": raw or None,
                  "center": None if center == "auto" else center, "spacing": None if spacing == 1 else spacing,
                  "method": None if method == "smadmm" else method, "resume": resume or None,
@@ -191,9 +195,9 @@ def reconstruct(
     off = skipped(raw)
     number, told_first = _telling(stack), tuple[str, ...]()
     middle = _checked(stack, chosen, number, raw is True)
-    if hardening:
-        stack, told_first = _without_hardening(stack, middle, given, center, off, geometry)
-        middle = read(stack[number], 1.0)
+    for change in (name for name, asked in (("align", align), ("hardening", hardening)) if asked):
+        stack, note = _changed(change, stack, middle, given, center, off, geometry)
+        middle, told_first = read(stack[number], 1.0), (*told_first, note)
     survey, look = _looked_at(middle, given, center, off, geometry)
     span = detectors * spacing
     sides, seen = _sides(size, truths, span, survey.width)
@@ -292,20 +296,21 @@ def _looked_at(
     return replace(survey, center=look.center, fitted=False, findings=()), look
 
 
-def _without_hardening(
+def _changed(
+    name: str,
     stack: Any,
     middle: Rows,
     angles: NDArray[np.float64],
     center: float | str,
     off: frozenset[str],
     geometry: FanGeometry | None,
-) -> tuple[Any, tuple[str, ...]]:
-    """The slices without beam hardening, as the one in the middle shows it."""
+) -> tuple[Any, str]:
+    """The slices aligned or without beam hardening, as the one in the middle shows it."""
     if not (isinstance(middle, Tensor) and judged(middle)):
-        raise ArgumentError("{hardening} cannot be found in a sinogram of {0}; leave it out", tuple(middle.shape))
+        size = " x ".join(map(str, middle.shape))
+        raise ArgumentError("{" + name + "} is not possible with a sinogram of {0} rays; leave it out", size)
     survey = survey_of(middle.numpy(), angles, center, off, geometry)
-    straight, note = straightened(stack, middle.numpy(), survey, off)
-    return straight, (note,)
+    return (aligned if name == "align" else straightened)(stack, middle.numpy(), survey, off)
 
 
 def _sides(

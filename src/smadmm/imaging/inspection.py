@@ -355,7 +355,7 @@ class _Rough(NamedTuple):
     residual: NDArray[np.float32]
 
 
-def _rough(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Survey) -> _Rough:
+def rough_image(values: NDArray[np.float32], weights: NDArray[np.float32], survey: Survey) -> _Rough:
     """Solve coarsely with a strong prior, which follows no single detector."""
     detectors = values.shape[1]
     make = Radon if survey.geometry is None else survey.geometry.projector
@@ -391,7 +391,7 @@ def _rounds(
     weights[:, suspects] = 0
     apart = _apart_from_neighbours(values)
     for number in range(ROUNDS):
-        rough = _rough(values, weights, survey)
+        rough = rough_image(values, weights, survey)
         e = rough.residual
         columns = _columns(e, trusted)  # a detector may turn out to be good after all
         usual = float(np.median(columns.spread[columns.spread > 0])) if columns.spread.any() else 0.0
