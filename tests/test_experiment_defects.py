@@ -32,7 +32,7 @@ def test_it_leaves_verdicts_and_tables(data, tmp_path, monkeypatch):
     monkeypatch.setattr(scan_defects_runs, "_compile", lambda: None)
     monkeypatch.setattr(scan_defects, "QUICK", ({64: 1}, 3))
     monkeypatch.setattr(scan_defects, "OBJECT_SIZE", 48)
-    monkeypatch.setattr(scan_defects, "PAINTERS", ("gear",))
+    monkeypatch.setattr(scan_defects, "QUICK_OBJECTS", ("gear",))
     others = {name: OBJECT_CASES[name] for name in ("turn", "missing", "truncated")}
     monkeypatch.setattr(scan_defects, "OBJECT_CASES", others)
     request = Request(tmp_path, data, quick=True, progress=False)
