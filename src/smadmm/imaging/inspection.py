@@ -29,6 +29,7 @@ from smadmm.arguments import ArgumentError
 from smadmm.imaging.detectors import NO_DEVIATIONS, Deviations, likeliest
 from smadmm.imaging.geometry import (
     ACCEPTED,
+    EDGE,
     GOOD_FIT,
     Array,
     Axis,
@@ -341,6 +342,12 @@ def _without_offset(b: NDArray[Any], off: frozenset[str]) -> tuple[NDArray[Any],
         text = f"the brightness of the beam differs between views by {drift:.2g} (rms); air is zero in each now"
         return b - beam[:, None].astype(np.float32), [Finding("air", text, True)]
     steady = max(spread(side) for side in air) < max(noise, 0.1 * abs(level))
+    half = max(2, round(EDGE / 2 * b.shape[1]))
+    slopes = [
+        float(np.median(b[:, :half] - b[:, half : 2 * half])),
+        float(np.median(b[:, -half:] - b[:, -2 * half : -half])),
+    ]
+    steady &= max(np.abs(slopes)) < max(noise, 0.05 * abs(level))  # a round object beyond the detector is steady, too
     if not (steady and alike) or abs(level) < max(noise, 0.003 * abs(top)):
         return b, []
     return b - np.float32(level), [
@@ -413,6 +420,8 @@ def _rounds(
             wrong += int(out.sum())
         gross = bool(dead.any() or lost.any() or wrong)
         if "stripes" not in off and (number > 0 or not gross):  # gross errors look like stripes at first
+            changed = _changed(e, weights, usual)
+            taken, values, e = taken + changed, values - changed, e - changed
             stripes, found = _stripes(e, values - e, weights, usual, survey.angles)
             taken, values, deviations = taken + stripes, values - stripes, deviations.largest(found)
         if not (gross or taken.any()):
@@ -420,7 +429,7 @@ def _rounds(
         survey = _again(survey, values, weights, taken)
     assert rough is not None
     low, high = np.quantile(rough.image.numpy(), (0.02, 0.999))
-    limited = any(finding.kind == "range" for finding in survey.findings)  # such images have dark shadows
+    limited = any(finding.kind in ("range", "width") for finding in survey.findings)  # such images have dark shadows
     negative = bool("negative" not in off and not limited and low < -0.1 * high)
     return values, survey, negative, deviations, _told(dead, lost, wrong, taken, negative)
 
@@ -545,10 +554,12 @@ def _stands_out(columns: _Columns, usual: float, alone: bool) -> NDArray[np.bool
 
 
 def _unexplained(columns: _Columns, values: NDArray[np.float32], usual: float) -> NDArray[np.bool_]:
-    """Detectors whose values are no part of any image, also many side by side: they spread as far as what is left."""
+    """Three or more side by side whose values are no part of any image: what is left of them spreads as far as they."""
     around = np.maximum(running_median(columns.spread, 2 * BLOCK + 1), usual)
     changes = 1.4826 * np.median(np.abs(values - np.median(values, axis=0)), axis=0)
-    found: NDArray[np.bool_] = (columns.spread > SPREADS * around) & (columns.spread > NO_PART * changes)
+    wild = (columns.spread > SPREADS * around) & (columns.spread > NO_PART * changes)
+    runs = np.asarray(np.lib.stride_tricks.sliding_window_view(np.pad(wild, 2), 3).all(-1))
+    found: NDArray[np.bool_] = runs[:-2] | runs[1:-1] | runs[2:]
     return found
 
 
@@ -580,6 +591,23 @@ def _stripes(
         return nothing, NO_DEVIATIONS
     found = likeliest(jump[inside], means[inside], least * usual)
     return jump * found.shared(projected), found
+
+
+def _changed(e: NDArray[np.float32], weights: NDArray[np.float32], usual: float) -> NDArray[np.float32]:
+    """What detectors add in the second half of the scan beyond the first; zero unless both its quarters say so.
+
+    What the image leaves differs between quarters, which see it from other sides.
+    """
+    quarter, outer = np.arange(len(e)) * 4 // len(e), max(1, round(OUTER * e.shape[1]))
+    inside = np.asarray((weights > 0).any(0))
+    inside[:outer] = inside[-outer:] = False
+    first, second, third, fourth = (_columns(e[quarter == k], weights[quarter == k]).jump for k in range(4))
+    change, least = (third + fourth - first - second) / 2, max(STRIPED, 6 * 1.25 / math.sqrt(len(e))) * usual
+    later, inside = quarter[:, None] >= 2, inside & np.isfinite(change)
+    alike = _correlation(_clipped((third - first)[inside]), _clipped((fourth - second)[inside])) > LASTING
+    if inside.sum() < WINDOW or not alike or _size(change[inside]) < least:
+        return np.zeros_like(e)
+    return np.where(later & inside, change, 0).astype(np.float32)
 
 
 def _size(values: NDArray[Any]) -> float:

@@ -1,6 +1,7 @@
 """Scans with defects beyond the paper: what the default of `reconstruct` makes of them with nothing told.
 
     defects     each alone, and all together at moderate size, on training slices: test slices are never looked at
+    objects     foam, gears, stones, wood, metal pins, a thing far from the axis: the same and what else instruments do
     alarms      clean sinograms of slices, photographs and foams: nothing is to be repaired
 
 How a job runs: smadmm.paper.scan_defects_runs.
@@ -17,11 +18,13 @@ from smadmm.paper.ct_runs import read_slices
 from smadmm.paper.experiment import Experiment, Findings, JobResult, Request, Row
 from smadmm.paper.provenance import fingerprint
 from smadmm.paper.rows import mean, outcome, some, values
-from smadmm.paper.scan_defects_runs import CASES, NAMES, OBJECTS, SMALL, DefectRun, run_defect
+from smadmm.paper.scan_defects_runs import CASES, NAMES, OBJECT_CASES, OBJECTS, SMALL, DefectRun, run_defect
+from smadmm.paper.scan_objects import PAINTERS
 from smadmm.report import Column, Part, Table, Verdict
 
 SLICES, ALARMS = {256: 3, 512: 1}, 200  # slices by size
 LARGE = {512: ("clean", "dead", "gains 5", "photons 1e4", "together")}  # some, to keep the run short
+OBJECT_SIZE, QUICK_OBJECTS = 192, ("stones", "metal pins")
 QUICK = ({256: 1}, 20)
 NEAR, LOSS, TIMES, FALSE = 3.0, 0.05, 1.5, 0.01  # the aims: dB, dB, times the seconds, repairs per clean sinogram
 AGAINST_TOLD = ("photons 1e4",)
@@ -39,6 +42,10 @@ def defect_jobs(request: Request) -> list[DefectRun]:
             for image in chosen
             for case in (CASES if request.size else LARGE.get(size, CASES))
         ]
+    kinds = () if request.size else QUICK_OBJECTS if request.quick else tuple(PAINTERS)
+    jobs += [
+        DefectRun("object", f"{name}: {case}", 0, OBJECT_SIZE, request.seed) for name in kinds for case in OBJECT_CASES
+    ]
     mark = fingerprint(read_slices(request.data, "train", SMALL))
     clean = [DefectRun("alarm", OBJECTS[n % len(OBJECTS)], n, SMALL, request.seed) for n in range(alarms)]
     return jobs + [replace(job, fingerprint=mark if job.case == "slice" else "") for job in clean]
@@ -54,12 +61,13 @@ def defect_rows(jobs: Sequence[DefectRun], results: Mapping[str, JobResult]) -> 
 
 
 def chapter(found: Findings) -> list[Part]:
-    defects, alarms = (some(found.rows, kind=kind) for kind in ("defect", "alarm"))
+    defects, objects, alarms = (some(found.rows, kind=kind) for kind in ("defect", "object", "alarm"))
     parts: list[Part] = [
         "SNR in dB, means over training slices; seconds are those of the processor, of one thread, all methods in turn "
         "on the same data, with nothing told. `raw` takes data as they are; `told` knows the number of photons, or "
         "that there are values below zero.",
         *_verdicts(defects),
+        *([_never_worse(objects)] if objects else []),
         _false_alarms(alarms),
     ]
     for size in values(defects, "size"):
@@ -73,6 +81,7 @@ def chapter(found: Findings) -> list[Part]:
         heads += [Column(f"{name}, s", ".1f", "lower") for name in ("TV", "raw", "default")]
         note = f"Slices: {len(values(rows, 'image'))}, of {size} x {size}."
         parts.append(Table(f"SNR and seconds at {size} x {size}", [Column("defect"), *heads], lines, note))
+    parts += [_objects(objects)] if objects else []
     counts: list[list[Any]] = [
         [kind, len(own := some(alarms, case=kind)), sum(len(row["repairs"]) for row in own)]
         for kind in values(alarms, "case")
@@ -84,6 +93,29 @@ def chapter(found: Findings) -> list[Part]:
         if row["repairs"]
     ]
     return [*parts, Table("What was repaired in clean sinograms", ["object", "views", "dB", "repairs"], texts)]
+
+
+def _objects(objects: Sequence[Row]) -> Table:
+    """The default, and marks where it is below hann FBP, and where it warns."""
+    kinds = list(dict.fromkeys(row["case"].split(": ")[0] for row in objects))
+    found = {row["case"]: row for row in objects}
+    lines: list[list[Any]] = []
+    for key, case in OBJECT_CASES.items():
+        rows = [found[f"{kind}: {key}"] for kind in kinds]
+        marks = ["*" * (row["default"] < row["hann"]) + " (warns)" * bool(row["warned"]) for row in rows]
+        cells = [f"{row['default']:.1f}{mark}" for row, mark in zip(rows, marks, strict=True)]
+        lines.append([case.title, *cells])
+    note = f"One object of each kind, {OBJECT_SIZE} x {OBJECT_SIZE}; *: below hann FBP."
+    return Table("SNR of the default on other objects", ["defect", *kinds], lines, note)
+
+
+def _never_worse(objects: Sequence[Row]) -> Verdict:
+    """Bad data never make a result worse than the simplest method's in silence."""
+    silent = [f"{row['case']} {row['default']:.1f} dB" for row in objects
+              if row["default"] < row["hann"] and not row["warned"]]  # fmt: skip
+    wins = len(objects) - len(silent)
+    said = f"in {wins} of {len(objects)} scans" + (f"; not: {', '.join(silent)}" if silent else "")
+    return Verdict("on other objects the default is above hann FBP, or warns", outcome(wins, len(objects)), said)
 
 
 def _cases(rows: Sequence[Row]) -> list[str]:

@@ -32,9 +32,11 @@ from smadmm.imaging.metrics import snr
 from smadmm.imaging.simulation import attenuation_per_pixel, with_noise
 from smadmm.operators import Radon, hann
 from smadmm.paper.ct_runs import read_slices
+from smadmm.paper.scan_objects import painted
 from smadmm.sampling import Rng
 
 Sinogram = NDArray[np.float32]
+Degrees = NDArray[np.float64]
 VIEWS, DECIBEL, FIELD = 180, 50.0, 360.0  # views, noise, mm that an image shows
 SMALL = 128  # pixels of an alarm
 NAMES = {"fbp": "FBP", "hann": "hann FBP", "tv": "TV", "raw": "raw", "default": "default", "told": "told"}
@@ -84,6 +86,43 @@ def _air(size: float) -> Callable[[Sinogram, Rng], Sinogram]:
     return lambda b, rng: b + size * b.max()
 
 
+def _drift(size: float) -> Callable[[Sinogram, Rng], Sinogram]:
+    return lambda b, rng: b + size * b.max() * rng.standard_normal((len(b), 1))
+
+
+def _block(b: Sinogram, rng: Rng) -> Sinogram:
+    first = round(0.4 * b.shape[1])
+    b[:, first : first + 10] = 0
+    return b
+
+
+def _missing(b: Sinogram, rng: Rng) -> Sinogram:
+    b[rng.random(b.shape) < 0.01] = np.nan
+    return b
+
+
+def _half_way(b: Sinogram, rng: Rng) -> Sinogram:
+    later = np.arange(len(b)) >= len(b) / 2
+    offsets: Sinogram = 0.01 * b.max() * rng.standard_normal(b.shape[1])
+    return b + offsets * later[:, None]
+
+
+def _half_turn(views: int, rng: Rng) -> Degrees:
+    return np.linspace(0, 180, views, endpoint=False)
+
+
+def _whole_turn(views: int, rng: Rng) -> Degrees:
+    return np.linspace(0, 360, views, endpoint=False)
+
+
+def _any_order(views: int, rng: Rng) -> Degrees:
+    return rng.permutation(_half_turn(views, rng))
+
+
+def _uneven(views: int, rng: Rng) -> Degrees:
+    return np.sort(rng.uniform(0, 180, views))
+
+
 def _all(b: Sinogram, rng: Rng) -> Sinogram:
     for spoil in (_scaled(0.01), _offsets(0.003), _air(0.02), _zingers(0.0005), _dead, _lost):
         b = spoil(b, rng)
@@ -100,6 +139,9 @@ class Case:
     photons: float | None = None
     gains: float = 0.0  # spread of what detectors multiply intensities by
     lowered: float = 0.0  # taken off what is not air
+    angles: Callable[[int, Rng], Degrees] = _half_turn
+    views: int | None = None
+    share: float = 1.0  # of the detectors, those in the middle
 
 
 CASES = {
@@ -124,13 +166,29 @@ CASES = {
     "together": Case("all together, of moderate size", _all, center=3, photons=1e5, gains=0.01),
 }
 
+# of objects that are no slices
+OBJECT_CASES = {name: CASES[name] for name in ("clean", "axis 3", "dead", "zingers", "gains 5", "scaled 1")} | {
+    "offsets 1": Case("offsets of 1 % of the largest value", _offsets(0.01)),
+    "photons 1e4": CASES["photons 1e4"],
+    "together": CASES["together"],
+    "drift": Case("air differs between views by 2 % of the largest value", _drift(0.02)),
+    "block": Case("ten detectors side by side read zero", _block),
+    "missing": Case("1 % of the rays are not numbers", _missing),
+    "half way": Case("offsets of 1 % of the largest value, from the middle view on", _half_way),
+    "turn": Case("views over 360 degrees, axis off by 3 detectors", center=3, angles=_whole_turn),
+    "order": Case("views in any order", angles=_any_order),
+    "uneven": Case("uneven angles", angles=_uneven),
+    "few": Case("30 views", views=30),
+    "truncated": Case("an object wider than the detector", share=0.5),
+}
+
 
 @dataclass(frozen=True)
 class DefectRun:
-    """A training slice with a defect; an alarm is a small object of some kind without."""
+    """A training slice with a defect; an object of another kind with one; an alarm is a small object without."""
 
-    kind: str  # defect or alarm
-    case: str  # of CASES, or of OBJECTS
+    kind: str  # defect, object or alarm
+    case: str  # of CASES, of OBJECT_CASES with the object before it, or of OBJECTS
     image: int
     size: int
     seed: int
@@ -145,12 +203,14 @@ def run_defect(job: DefectRun, data: str | None) -> dict[str, Any]:
     torch.set_num_threads(1)
     if job.kind == "alarm":
         return _alarm(job, data)
+    if job.kind == "object":
+        return _object(job)
     case, image = CASES[job.case], read_slices(data, "train", job.size)[job.image]
     truth = image - case.lowered * (image > 0.05)
-    b = measured(truth, case, job.seed)
+    b, degrees = measured(truth, case, job.seed)
     _compile()
     row: dict[str, Any] = {}
-    for name, method in _methods(b, truth, case).items():
+    for name, method in _methods(b, degrees, truth, case).items():
         begin = time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -160,15 +220,37 @@ def run_defect(job: DefectRun, data: str | None) -> dict[str, Any]:
     return row
 
 
+def _object(job: DefectRun) -> dict[str, Any]:
+    """Of an object: hann FBP and the default, where its detector sees it."""
+    name, case = job.case.split(": ")
+    truth, spoilt = painted(name, job.size, job.seed), OBJECT_CASES[case]
+    b, degrees = measured(truth, spoilt, job.seed)
+    _compile()
+    methods = _methods(b, degrees, truth, spoilt)
+    row: dict[str, Any] = {}
+    inside = slice(0, None)
+    if spoilt.share < 1:
+        margin = (job.size - b.shape[1]) // 2
+        inside = slice(margin, job.size - margin)
+    for method in ("hann", "default"):
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            x, notes = methods[method]()
+        row[method] = snr(truth[inside, inside], x[inside, inside])
+    return row | {"notes": list(notes), "warned": [str(each.message) for each in warned]}
+
+
 def projector(size: int, views: int, detectors: int, center: float = 0.0) -> Radon:
     return Radon(size, np.arange(views) * (math.pi / views), detectors, 1.0, center)
 
 
-def measured(truth: Tensor, case: Case, seed: int) -> Sinogram:
-    """The sinogram of a slice, in units of its pixels, with noise and what spoils it."""
+def measured(truth: Tensor, case: Case, seed: int) -> tuple[Sinogram, Degrees]:
+    """The sinogram of a slice, in units of its pixels, with noise and what spoils it; and its angles."""
     size, rng = len(truth), Rng(seed, 2**57)
     unit = attenuation_per_pixel(FIELD / size)
-    clean = projector(size, VIEWS, round(1.02 * math.sqrt(2) * size), case.center)(truth)
+    degrees = case.angles(case.views or VIEWS, Rng(seed, 2**55 + 1))
+    detectors = round(case.share * 1.02 * math.sqrt(2) * size)
+    clean = Radon(size, np.deg2rad(degrees), detectors, 1.0, case.center)(truth)
     if case.photons is None:
         b = with_noise(clean, DECIBEL, torch.from_numpy(rng.standard_normal(clean.shape, dtype=np.float32))).numpy()
     else:
@@ -176,16 +258,16 @@ def measured(truth: Tensor, case: Case, seed: int) -> Sinogram:
         b = -np.log(np.maximum(counts, 0.5) / case.photons) / unit
     if case.gains:
         b = b - np.log1p(case.gains * rng.standard_normal(b.shape[1])) / unit
-    return case.spoil(b.astype(np.float32), rng).astype(np.float32)
+    return case.spoil(b.astype(np.float32), rng).astype(np.float32), degrees
 
 
 Images = Callable[[], tuple[Tensor, tuple[str, ...]]]
 
 
-def _methods(b: Sinogram, truth: Tensor, case: Case) -> dict[str, Images]:
-    """By name: the image, and what was noted."""
-    size, radon = len(truth), projector(len(truth), len(b), b.shape[1])
-    unit, degrees = attenuation_per_pixel(FIELD / size), np.arange(len(b)) * (180 / len(b))
+def _methods(b: Sinogram, degrees: Degrees, truth: Tensor, case: Case) -> dict[str, Images]:
+    """By name: the image, and what was noted; a filtered back-projection takes what is no number for zero."""
+    size, radon = len(truth), Radon(len(truth), np.deg2rad(degrees), b.shape[1], 1.0, 0.0)
+    unit, known = attenuation_per_pixel(FIELD / size), torch.from_numpy(np.nan_to_num(b))
 
     def verb(unit: float = 1.0, **options: Any) -> Images:
         def reconstructed() -> tuple[Tensor, tuple[str, ...]]:
@@ -195,8 +277,8 @@ def _methods(b: Sinogram, truth: Tensor, case: Case) -> dict[str, Images]:
         return reconstructed
 
     methods: dict[str, Images] = {
-        "fbp": lambda: (radon.fbp(torch.from_numpy(b)), ()),
-        "hann": lambda: (radon.fbp(torch.from_numpy(b), hann), ()),
+        "fbp": lambda: (radon.fbp(known), ()),
+        "hann": lambda: (radon.fbp(known, hann), ()),
         "tv": verb(prior="tv"),
         "raw": verb(raw=True),
         "default": verb(),
@@ -212,7 +294,7 @@ def _methods(b: Sinogram, truth: Tensor, case: Case) -> dict[str, Images]:
 def _compile() -> None:
     """Run the kernels once, those of weighted rays too."""
     truth = foam(64, Rng(0, 2**55))
-    for method in _methods(measured(truth, CASES["dead"], 0), truth, CASES["dead"]).values():
+    for method in _methods(*measured(truth, CASES["dead"], 0), truth, CASES["dead"]).values():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             method()
