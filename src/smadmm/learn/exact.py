@@ -1,6 +1,6 @@
 """The minimiser itself, with its exact zeros and ties.
 
-    min_x  F(x) + alpha |A x|_1,    F(x) = 1/N sum_i w_i l(a_i'x + o_i, b_i)
+    min_x  F(x) + alpha |A x|_1,    F(x) = 1/N sum_i w_i l(a_i'x + o_i, b_i) + ridge |x|^2 / 2
 
 Newton: F is modelled by 1/2 x'Hx - c'x. ADMM on the model, min 1/2 x'Hx - c'x + alpha |y|_1 with A x = y,
 

@@ -1,4 +1,4 @@
-"""The weight of the penalty, and whether a graph helps, by leaving out one row at a time, from one fit to all rows.
+"""The weight of the penalty, and whether a graph and a ridge help, by leaving out a row at a time, all from one fit.
 
 On the face of the answer, x = Z u, the objective is smooth; its gradient without row i differs by the term of that row.
 With u_i = Z'a_i, slope s_i and curvature c_i of the loss at the margin m_i and H = sum_j w_j c_j u_j u_j', one Newton
@@ -9,7 +9,8 @@ step gives
 and for a softmax the same with a gradient s_i and matrices c_i, g_i over the classes. An entry of u that row i alone
 decides would go to the other side of zero without bound: it stops there, as the penalty would have it (and H has a
 thousandth of the curvature of the parabola that touches |u|, so that the step is finite). A row of weight w counts as w
-rows, of which one is left out. Weights are tried from large to small, each fit starting at the one before.
+rows, of which one is left out. A ridge joins H. Weights are tried from large to small, each fit starting at the one
+before.
 """
 
 from __future__ import annotations
