@@ -197,7 +197,7 @@ def test_a_model_is_kept_and_a_pipeline_gets_a_sentence(tmp_path):
 
 
 def test_tables_as_offices_write_them(files, here):
-    """Semicolons and decimal commas, a counted first column, identifiers, labels that are no classes, Latin-1."""
+    """Semicolons and decimal commas, a counted first column, identifiers, labels that are no classes, encodings."""
     rng = np.random.default_rng(0)
     sizes = rng.uniform(0, 100, 60).round(1)
     rows = [f"{n};{str(size).replace('.', ',')};Köln;u{n:03d};{'ja' if size > 50 else 'nein'}" for n, size in
@@ -211,11 +211,36 @@ def test_tables_as_offices_write_them(files, here):
     code, said, error = here("predict", files / "m", files / "office.csv")
     count = int((sizes > 50).sum())
     assert code == 0 and "does not know" not in said and f"predicted: {count} ja, {60 - count} nein" in said, said
-    (files / "latin.csv").write_bytes(text.encode("latin-1"))
-    code, _, error = here("classify", files / "latin.csv", "--target", "Ziel")
+    for encoding in ("cp1252", "utf-16"):
+        (files / "other.csv").write_bytes(text.encode(encoding))
+        assert here("predict", files / "m", files / "other.csv")[1] == said.replace("office.csv", "other.csv")
+    (files / "wrong.csv").write_bytes(text.encode("latin-1") + b"\x81")
+    code, _, error = here("classify", files / "wrong.csv", "--target", "Ziel")
     assert code == 2 and error.rstrip().endswith("save it as UTF-8")
     code, _, error = here("classify", files / "office.csv", "--target", "Größe")
     assert code == 2 and "no classes; numbers are predicted by GraphGuidedRegressor" in error
+
+
+def test_numbers_as_offices_write_them(files, here):
+    """Thousands, per cent, money, a word for a gap; in a table to predict the model says which columns are numbers."""
+    rng = np.random.default_rng(0)
+    price, share = rng.uniform(1, 5000, 60).round(2), rng.integers(0, 100, 60)
+    label = np.where(price > 2500, "yes", "no")
+    for name, swap in {"english": str.maketrans("", ""), "german": str.maketrans(",.", ".,")}.items():
+        cells = [f"€ {p:,.2f}".translate(swap) for p in price]
+        cells[7] = "n.n."
+        rows = [f"{cell};{s} %;{y}" for cell, s, y in zip(cells, share, label)]
+        (files / f"{name}.csv").write_text("\n".join([" price; share ;y", *rows]), "utf-8")
+        code, _, error = here("classify", files / f"{name}.csv", "--target", "y")
+        assert code == 2 and "the column price lacks 1 of 60 values" in error
+        options = ("--target", "y", "--impute", "--out", files / name, "--quiet")
+        code, said, error = here("classify", files / f"{name}.csv", *options)
+        assert code == 0 and "60 rows, 2 features" in said, error
+        assert "class yes: heaviest coefficients price: +" in said
+    (files / "new.csv").write_text("price,share\nunknown,5 %")
+    code, _, error = here("predict", files / "english", files / "new.csv")
+    assert code == 2 and "the column price lacks 1 of 1 values" in error
+    assert here("predict", files / "english", files / "new.csv", "--impute")[0] == 0
 
 
 def test_tables_to_predict_may_differ_from_the_training_table(files, here):

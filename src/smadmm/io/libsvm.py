@@ -27,7 +27,7 @@ from smadmm.extras import needs
 from smadmm.io.limits import memory
 from smadmm.io.scan import ScanError
 
-LINES = "its lines are like '+1 3:0.5 7:1'"
+LINES = "its lines are like '+1 3:0.5 7:1'; name a table .csv or .tsv"
 PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
 ENDINGS = ("", ".bz2", ".gz")
 

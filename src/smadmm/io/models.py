@@ -55,10 +55,9 @@ def save_model(path: str | os.PathLike[str], model: GraphGuidedClassifier) -> No
 
 
 def _parameters(model: GraphGuidedClassifier) -> dict[str, Any]:
-    """Those that are a word or a number; alpha and graph are stored as they were found, the loss by itself."""
-    plain = {
-        name: value for name, value in model.get_params(deep=False).items() if name not in ("alpha", "graph", "loss")
-    }
+    """Those that are a word or a number; alpha, ridge and graph as they were found, alpha, graph and loss elsewhere."""
+    every = {**model.get_params(deep=False), "ridge": getattr(model, "ridge_", None)}
+    plain = {name: value for name, value in every.items() if name not in ("alpha", "graph", "loss")}
     return {name: value for name, value in plain.items() if value is None or isinstance(value, str | int | float)}
 
 
@@ -99,7 +98,7 @@ def _plain(values: object) -> np.ndarray:
 
 
 def load_model(path: str | os.PathLike[str]) -> GraphGuidedClassifier:
-    """The classifier that was saved, with its parameters; alpha and graph are those that were found."""
+    """The classifier that was saved, with its parameters; alpha, ridge and graph are those that were found."""
     from scipy.sparse import csr_matrix
 
     with readable(Path(path), "make a model with smadmm classify or save_model"):
@@ -112,7 +111,7 @@ def load_model(path: str | os.PathLike[str]) -> GraphGuidedClassifier:
 def _model(parts: dict[str, Any], csr_matrix: Any) -> GraphGuidedClassifier:
     given = json.loads(str(parts["parameters"])) if "parameters" in parts else {}
     model = GraphGuidedClassifier(float(parts["alpha"]), loss=str(parts["loss"]), **given)
-    model.classes_, model.alpha_ = parts["classes"], float(parts["alpha"])
+    model.classes_, model.alpha_, model.ridge_ = parts["classes"], float(parts["alpha"]), model.ridge or 0.0
     model._softmax, model.calibration_ = bool(parts["softmax"]), float(parts["calibration"])
     model._standard, model.n_features_in_ = Standard(parts["mean"], parts["scale"]), parts["mean"].size
     if parts["names"].size:

@@ -2,8 +2,9 @@
 
 Columns of words become one column of zeros and ones per word, `colour_red`. What tells rows apart and nothing more is
 left out: words most of which are there once (names, dates, identifiers), and a column without a name that counts the
-rows. Missing values are refused or imputed: the mean of a column of numbers in the training data, a word of its own in
-a column of words.
+rows. Numbers may be written as in offices: 1,234.50 or 1.234,50, with a sign of money or per cent; what is no number in
+a column of numbers is missing. Missing values are refused or imputed: the mean of a column of numbers in the training
+data, a word of its own in a column of words.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from smadmm.extras import needs
 from smadmm.io.libsvm import Dataset
 from smadmm.io.scan import ScanError
 
+ENCODINGS = ("utf-8", "utf-16", "cp1252")  # the last two as spreadsheets write them
+NUMBERS = 0.9  # share of a column of words that makes it one of numbers
 TEXT = {".csv": ",", ".tsv": "\t"}
 KINDS = (*TEXT, ".parquet", ".feather", ".arff")
 MOST_WORDS = 20  # a column of words may have that many, or half as many as rows
@@ -56,8 +59,13 @@ def load_table(
             "the column {0} holds numbers such as {1:g}, no classes; numbers are predicted by GraphGuidedRegressor, in "
             "Python", target, y[y % 1 != 0].iloc[0],
         )  # fmt: skip
+    for name in frame.columns:
+        if not pd.api.types.is_numeric_dtype(frame[name]):
+            frame[name] = _as_numbers(pd, frame[name], 0.0 if means is not None and name in means else NUMBERS)
     left_out = [] if means is not None else _telling_rows_apart(pd, frame)
     frame = frame.drop(columns=left_out)
+    if frame.columns.empty:
+        raise ArgumentError("{0} has no columns to learn from besides the labels; add some", path)
     missing = frame.isna().sum()
     if missing.any() and not impute:
         first = missing[missing > 0]
@@ -95,12 +103,39 @@ def _telling_rows_apart(pd: Any, frame: Any) -> list[str]:
     return [first, *found] if counts else found
 
 
+def _as_numbers(pd: Any, column: Any, share: float) -> Any:
+    """A column of words as numbers, NaN for other words, if this share of its words are numbers; or itself."""
+    words = column.astype("string").str.replace(r"[\s€$£%]", "", regex=True)
+    found = []
+    for mark, decimal in (",.", ".,"):
+        pattern = rf"[+-]?(\d+|\d{{1,3}}(\{mark}\d{{3}})+)(\{decimal}\d+)?"
+        plain = words.where(words.str.fullmatch(pattern)).str.replace(mark, "").str.replace(decimal, ".")
+        found.append(pd.to_numeric(plain).astype("float64"))
+    best = max(found, key=lambda numbers: numbers.notna().sum())
+    return best if best.notna().sum() >= share * column.notna().sum() else column
+
+
 def _separated(pd: Any, path: Path, mark: str) -> Any:
-    """A table of text; with semicolons, where commas may be decimal, as what gives more columns of numbers."""
-    frame = pd.read_csv(path, sep=mark)
+    """A table of text in the first encoding that fits."""
+    errors = []
+    for encoding in ENCODINGS:
+        try:
+            frame = _split(pd, path, mark, encoding)
+        except UnicodeError as error:
+            errors.append(error)
+        else:
+            frame.columns = [str(name).strip() for name in frame.columns]
+            return frame
+    raise errors[0]
+
+
+def _split(pd: Any, path: Path, mark: str, encoding: str) -> Any:
+    """With semicolons, where commas may be decimal, what gives more columns of numbers."""
+    options = {"encoding": encoding, "skipinitialspace": True}
+    frame = pd.read_csv(path, sep=mark, **options)
     if mark != "," or len(frame.columns) > 1 or ";" not in str(frame.columns[0]):
         return frame
-    tables = [pd.read_csv(path, sep=";", decimal=decimal) for decimal in ".,"]
+    tables = [pd.read_csv(path, sep=";", decimal=decimal, **options) for decimal in ".,"]
     return max(tables, key=lambda table: len(table.select_dtypes("number").columns))
 
 

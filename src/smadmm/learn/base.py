@@ -1,6 +1,6 @@
 """What the estimators share: columns, graph, penalty, and coefficients in the user's units.
 
-min_z  F(z) + alpha |[G; I] z|_1     over the coefficients z of standardised columns; coef_ = z / scale
+min_z  F(z) + alpha (|[G; I] z|_1 + ridge |z|^2 / 2),    z: coefficients of standardised columns, coef_ = z / scale
 """
 
 from __future__ import annotations
@@ -151,6 +151,8 @@ class GraphGuided(BaseEstimator):  # type: ignore[misc]
         self._keep_unknowns(unknowns)
         self.sfo_, self.alpha_ = sum(online.sfo for online in self._online), unit * self._online[0].lam1
         self.n_iter_ = getattr(self, "n_iter_", 0) + 1
+        for stale in ("certificate_", "history_"):  # of a fit before
+            self.__dict__.pop(stale, None)
 
     def _keep_course(self, fits: list[Fit], warn: bool) -> None:
         """What is known of the fits, and a warning if they are not done."""

@@ -1,6 +1,6 @@
 """Scikit-learn classifiers whose coefficients are tied along the edges of a graph over the features.
 
-    min_z  1/N sum_i w_i l(b_i (a_i'z + z_0)) + alpha |[G; I] z|_1
+    min_z  1/N sum_i w_i l(b_i (a_i'z + z_0)) + alpha (|[G; I] z|_1 + ridge |z|^2 / 2)
 
 over the coefficients z of standardised columns. The solver needs no tuning, and its answer is the minimiser with its
 exact zeros and ties. More than two classes are fitted jointly (softmax) or one against the rest.
@@ -284,6 +284,8 @@ class GraphGuidedClassifier(_Classifier):
     graph : "auto" (learned from the data as "glasso" up to 1000 features, and dropped if rows left out are predicted
         better without), "glasso", "knn", "chain", an edge list (of numbers or names), a sparse adjacency or precision
         matrix, a networkx graph, `graph_` of an earlier fit, None (plain l1), or Rows(G) for a matrix G of your own.
+    ridge : a second penalty, alpha * ridge |z|^2 / 2, for where many features each say a little. None means 0 if alpha
+        is given, else the one of 0, 3 and 30 that predicts rows left out best. Streams go without.
     loss : "logistic", "sigmoid" (bounded, robust to wrong labels) or "squared_hinge".
     solver : "auto" sets itself and answers with the minimiser; Auto(exact=False) answers with the average of stochastic
         iterates, Auto(momentum=True, exact=False) ends with STORM. For comparisons: a published method by name
@@ -302,7 +304,8 @@ class GraphGuidedClassifier(_Classifier):
     verbose : 1 shows a progress bar on a terminal.
 
     After fit: `coef_`, `intercept_` in the units of X; `coef_standardized_`; `groups_`: 0 where a coefficient is zero,
-    equal numbers where coefficients are tied; `n_nonzero_`; `alpha_`; `graph_`; `certificate_` of that very point.
+    equal numbers where coefficients are tied; `n_nonzero_`; `alpha_`; `ridge_`; `graph_`; `certificate_` of that very
+    point.
 
     >>> X, y = np.random.default_rng(0).standard_normal((200, 4)), np.repeat([0, 1], 100)
     >>> X[y == 1, :2] += 2
@@ -354,7 +357,7 @@ class GraphGuidedClassifier(_Classifier):
         self._check_parameters()
         if not self._exact:
             raise ValueError(f"partial_fit goes with solver='auto', got {self.solver!r}")
-        if self.ridge:
+        if self.ridge and getattr(self, "coef_", None) is None:
             raise ValueError(f"partial_fit goes without a ridge, got ridge={self.ridge}")
         if self.class_weight == "balanced":
             raise ValueError("class_weight='balanced' needs all data at once; give partial_fit a dict of weights")

@@ -1,6 +1,6 @@
 """The minimiser itself, with its exact zeros and ties.
 
-    min_x  F(x) + alpha |A x|_1,    F(x) = 1/N sum_i w_i l(a_i'x + o_i, b_i)
+    min_x  F(x) + alpha |A x|_1,    F(x) = 1/N sum_i w_i l(a_i'x + o_i, b_i) + ridge |x|^2 / 2
 
 Newton: F is modelled by 1/2 x'Hx - c'x. ADMM on the model, min 1/2 x'Hx - c'x + alpha |y|_1 with A x = y,
 
@@ -150,17 +150,21 @@ def faces(A: Any, zero: Any) -> Any:
     return csr_array((signs, (free, column)), shape=(d, len(groups)))
 
 
+def inverse(H: Array) -> Array:
+    """Of a positive definite matrix."""
+    half = np.triu(dpotri(cholesky(H))[0])
+    return np.asarray(half + np.triu(half, 1).T)
+
+
 def _inverse(H: Array, gram: Array, rho: float) -> Array:
     damped = H + rho * gram
     size = np.trace(damped) / len(damped)
     for damping in (1e-13, 1e-11, 1e-9, 1e-6):  # intercepts of a softmax may all move together
         damped[np.diag_indices_from(damped)] += damping * size
         try:
-            factor = cholesky(damped)
+            return inverse(damped)
         except np.linalg.LinAlgError:
             continue
-        half = np.triu(dpotri(factor)[0])
-        return np.asarray(half + np.triu(half, 1).T)
     raise ValueError("the Hessian is not positive semidefinite; look for values of X beyond 1e100")
 
 

@@ -1,4 +1,4 @@
-"""The weight of the penalty, and whether a graph helps, by leaving out one row at a time, from one fit to all rows.
+"""The weight of the penalty, and whether a graph and a ridge help, by leaving out a row at a time, all from one fit.
 
 On the face of the answer, x = Z u, the objective is smooth; its gradient without row i differs by the term of that row.
 With u_i = Z'a_i, slope s_i and curvature c_i of the loss at the margin m_i and H = sum_j w_j c_j u_j u_j', one Newton
@@ -9,7 +9,8 @@ step gives
 and for a softmax the same with a gradient s_i and matrices c_i, g_i over the classes. An entry of u that row i alone
 decides would go to the other side of zero without bound: it stops there, as the penalty would have it (and H has a
 thousandth of the curvature of the parabola that touches |u|, so that the step is finite). A row of weight w counts as w
-rows, of which one is left out. Weights are tried from large to small, each fit starting at the one before.
+rows, of which one is left out. A ridge joins H. Weights are tried from large to small, each fit starting at the one
+before.
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse import csc_array, issparse
 from scipy.special import softmax
 
 from smadmm.learn.answers import Softmax
-from smadmm.learn.exact import Model, faces
+from smadmm.learn.exact import Model, faces, inverse
 from smadmm.learn.loops import Array
 
 FACTORS = 10.0 ** np.arange(2.0, -1.1, -0.5)  # of the weight that stands for C = 1
@@ -64,13 +64,13 @@ def margins_without(model: Model, A: Any, alpha: float, x: Array, rows: float) -
     count = model.weight * (rows / model.n)
     ridge = DAMPING * penalty / np.where(u == 0, 1.0, np.abs(u))
     ridge += rows * (abs(Z).T @ model.ridges)
-    inverse = _inverse_hessian(U, own, curvature * count[:, None, None], ridge)
+    inverted = _inverse_hessian(U, own, curvature * count[:, None, None], ridge)
     g = np.empty_like(curvature)
     for k in range(classes):
         for m in range(k + 1):
-            g[:, k, m] = g[:, m, k] = np.einsum("ij,ij->i", U[k] @ inverse[own[k], own[m]], U[m])
+            g[:, k, m] = g[:, m, k] = np.einsum("ij,ij->i", U[k] @ inverted[own[k], own[m]], U[m])
     pull = np.linalg.solve(np.eye(classes) - curvature @ g, slope[:, :, None])[:, :, 0]
-    step = inverse @ np.concatenate([U[k].T * pull[:, k] for k in range(classes)])
+    step = inverted @ np.concatenate([U[k].T * pull[:, k] for k in range(classes)])
     crossing = np.sign(u)[:, None] * (u[:, None] + step) < 0
     step = np.where(crossing & (penalty > 0)[:, None] & _alone(U, curvature, count), -u[:, None], step)
     moved = np.stack([np.einsum("ij,ji->i", U[k], step[own[k]]) for k in range(classes)], axis=1)
@@ -122,4 +122,4 @@ def _inverse_hessian(U: list[Array], own: list[slice], curvature: Array, ridge: 
             H[own[k], own[m]] = (U[k].T * curvature[:, k, m]) @ U[m]
             H[own[m], own[k]] = H[own[k], own[m]].T
     H[np.diag_indices_from(H)] += ridge + 1e-9 * np.trace(H) / max(size, 1) + 1e-300
-    return np.asarray(cho_solve(cho_factor(H), np.eye(size)))
+    return inverse(H)

@@ -114,9 +114,9 @@ class GraphGuidedClassifierCV(_Plotted, _Classifier):
     cv : number of folds, or a splitter of scikit-learn.
     one_standard_error : whether the largest alpha within a standard error of the best one is taken: fewer coefficients.
 
-    The others are those of GraphGuidedClassifier; the solver is "auto", and a graph that does not help goes before
-    the path begins. After fit also `path_`, with `alphas`, `losses`
-    held out and `unknowns`; `path_plot()` draws it. The held-out loss is the loss of the fit.
+    The others are those of GraphGuidedClassifier; the solver is "auto", and before the path begins a
+    graph that does not help goes, and a ridge is chosen. After fit also `path_`, with `alphas`, `losses` held out and
+    `unknowns`; `path_plot()` draws it. The held-out loss is the loss of the fit.
 
     >>> X, y = np.random.default_rng(0).standard_normal((200, 4)), np.repeat([0, 1], 100)
     >>> X[y == 1, :2] += 2

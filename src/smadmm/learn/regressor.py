@@ -1,10 +1,11 @@
 """Scikit-learn regression whose coefficients are tied along the edges of a graph over the features.
 
-    min_z  1/N sum_i w_i l((a_i'z + z_0 - b_i) / t) + alpha |[G; I] z|_1
+    min_z  1/N sum_i w_i l((a_i'z + z_0 - b_i) / t) + alpha (|[G; I] z|_1 + ridge |z|^2 / 2)
 
 over the coefficients z of standardised columns and targets in units of t: their standard deviation, or for the robust
 losses 1.4826 times their median absolute deviation. Huber's and Student's loss take the scale of the residuals from the
-data: Huber fits and the median absolute residual in turn, until it stays. Student's loss is nonconvex and ignores far
+data: Huber fits and the median absolute residual in turn, until it stays; the residuals are taken as larger by
+sqrt(n / (n - k)) where k unknowns were fitted to n rows. Student's loss is nonconvex and ignores far
 outliers; it starts where Huber's ends.
 """
 
@@ -181,15 +182,15 @@ class GraphGuidedRegressor(_Regressor):
 
     Parameters
     ----------
-    alpha : weight of the penalty, for standardised columns and targets; None is found as for GraphGuidedClassifier (not
-        for Student's loss, where it is 1 / (rows sqrt(k)), k penalties per feature).
-    graph : as for GraphGuidedClassifier.
+    alpha : weight of the penalty, for standardised columns and targets; None is found as for GraphGuidedClassifier (for
+        Student's loss by Huber's).
+    graph, ridge : as for GraphGuidedClassifier.
     loss : "squared", "huber" or "student" (robust; nonconvex).
     fit_intercept, standardize, max_epochs, tol, warm_start, random_state : as for GraphGuidedClassifier; standardize is
         about the targets, too.
 
     After fit: `coef_`, `intercept_` in the units of X and y; `scale_` of the residuals; `coef_standardized_`,
-    `groups_`, `n_nonzero_`, `alpha_`, `graph_`, `certificate_` as for GraphGuidedClassifier.
+    `groups_`, `n_nonzero_`, `alpha_`, `ridge_`, `graph_`, `certificate_` as for GraphGuidedClassifier.
 
     >>> rng = np.random.default_rng(0)
     >>> X = rng.standard_normal((100, 5))
@@ -237,7 +238,7 @@ class GraphGuidedRegressor(_Regressor):
         >>> model.coef_.round(1).tolist()
         [1.0, 0.0, 0.0]
         """
-        if self.ridge:
+        if self.ridge and getattr(self, "coef_", None) is None:
             raise ValueError(f"partial_fit goes without a ridge, got ridge={self.ridge}")
         X, y, weight = self._validated(X, y, sample_weight, reset=not hasattr(self, "coef_"))
         if getattr(self, "_online", None) is None:
