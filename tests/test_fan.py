@@ -413,7 +413,7 @@ def test_what_a_turn_and_a_part_of_it_say():
         sinogram, degrees, geometry, _ = measured(90, 0.0, last)
         findings = survey_of(sinogram, degrees, 0.0, frozenset(), geometry).findings
         assert [f.kind for f in findings] == kinds
-    assert "no view in 30 of 208 degrees" in findings[0].text
+    assert "30 of 208 degrees have no view" in findings[0].text
 
 
 def test_the_command_reads_fans(tmp_path):

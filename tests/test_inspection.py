@@ -221,6 +221,17 @@ def test_the_end_point_of_a_range_is_found(stop, inclusive):
     np.testing.assert_allclose(inspect(b, (0, stop)).angles, angles)
 
 
+def test_round_steps_decide_where_noise_hides_the_end_point():
+    for views, inclusive, said in ((91, True, "in steps of 2"), (90, False, None), (70, False, "one step before")):
+        angles = np.linspace(0, 180, views, endpoint=inclusive)
+        b = scan(1.0, angles, noise=5.0)
+        assert ends_twice(b.astype(float), 180, 1.0) is None
+        look = inspect(b, (0, 180))
+        np.testing.assert_allclose(look.angles, angles)
+        told = [finding.text for finding in look.findings if finding.kind == "angles"]
+        assert bool(told) == bool(said) and all(said in text for text in told)
+
+
 def test_photon_noise_is_measured_over_the_value():
     rng, clean = np.random.default_rng(3), scan(noise=0) * 0.1
     b = -np.log(rng.poisson(2e3 * np.exp(-clean)) / 2e3).astype(np.float32)

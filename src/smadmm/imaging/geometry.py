@@ -15,7 +15,6 @@ change by a few per cent per detector there, which tells nothing.
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +43,7 @@ REFINING = (1.0, 0.15)  # detectors: the steps of a search in the wedge
 WEDGE_ERROR, SURE = 0.05, 0.15  # detectors: the error of an axis if energies double within one; and the largest
 COMPARED = 90  # views whose rays are compared
 SMOOTH, ASIDE = 7, (4, 12)  # detectors, and the fewest and most views at each side, to compare views
+SEEN = 1.5  # times the difference after one step, that after two: not noise alone
 NO_STEP = 0.6  # of a step between the last view and the first, with twice its spread: the first comes again
 
 
@@ -272,32 +272,52 @@ def cgls(radon: Projector, rows: torch.Tensor, steps: int, weights: torch.Tensor
     return conjugate_gradients(lambda p: radon.adjoint(w * radon(p)), radon.adjoint(w * rows), steps)
 
 
-def ends_twice(b: Array, span: float, center: float) -> bool:
-    """Whether the last view repeats the first: a range of angles that includes its end point.
+def ends_twice(b: Array, span: float, center: float) -> bool | None:
+    """Whether the last view repeats the first, in a range of angles that includes its end point; None: it is not clear.
 
-    After half a turn a parallel view is its own mirror image, so views go on mirrored: by one step from the last to
-    the first without the end point, by none with it; what steps change is seen in the views before and after. In a
-    whole turn of n views, the number of views after which all of them come back mirrored is n/2 without the end point
-    and (n - 1)/2 with it.
+    After half a turn a parallel view is its own mirror image, so views go on mirrored. In a whole turn of n views, the
+    number of views after which all of them come back mirrored is n/2 without the end point and (n - 1)/2 with it.
     """
-    turns, n, detectors = round(span / 180), len(b), b.shape[1]
+    turns, n = round(span / 180), len(b)
     if abs(span - 180 * turns) > 1e-6 or turns not in (1, 2) or n < 12:
-        return False
-    smooth = np.stack([np.convolve(row, np.ones(SMOOTH) / SMOOTH, mode="same") for row in b])
+        return None
+    smooth = _smooth(b)
     smooth /= np.maximum(np.abs(smooth.sum(1, keepdims=True)), 1e-30)
-    t = np.arange(detectors) - (detectors - 1) / 2 - center
+    t = np.arange(b.shape[1]) - (b.shape[1] - 1) / 2 - center
     mirrored = np.stack([np.interp(-t, t, row) for row in smooth])
     if turns == 1:
-        m = int(np.clip(round(4 * SMOOTH * n / (math.pi * detectors)), *ASIDE))  # views in which the rim moves far
-        places = [p for p in (*range(m, 4 * m), *range(n - 4 * m, n - m)) if m <= p <= n - m]
-        steps = np.array([_step_between(smooth[p - m : p], smooth[p : p + m]) for p in places])
-        usual, last = float(np.median(steps)) if places else 0.0, _step_between(smooth[-m:], mirrored[:m])
-        return usual > 0 and abs(last) + 2 * spread(steps) < NO_STEP * usual
+        return _repeats(smooth, mirrored)
     after = np.arange(n // 2 - 3, n // 2 + 4)
     views = np.arange(n - int(after[-1]))
     errors = [np.median([_apart(mirrored[i], smooth[i + k]) ** 2 for i in views]) for k in after]
     bend, slope, _ = np.polyfit(after - n / 2, errors, 2)
-    return bool(bend > 0 and -slope / (2 * bend) < -0.25)
+    return bool(-slope / (2 * bend) < -0.25) if bend > 0 else None
+
+
+def turn_closes(b: Array) -> bool | None:
+    """Whether the last of all views of whole turns repeats the first; None: noise hides it."""
+    steps, twice = ([_apart(b[i], b[i + k]) for i in range(len(b) - k)] for k in (1, 2))
+    if _apart(b[-1], b[0]) < 0.5 * min(steps[0], steps[-1], float(np.median(steps))):
+        return True
+    return False if np.median(twice) > SEEN * np.median(steps) else None
+
+
+def _smooth(b: Array) -> Array:
+    window = np.ones(SMOOTH) / SMOOTH
+    return np.stack([np.convolve(row, window, mode="same") for row in b])
+
+
+def _repeats(views: Array, following: Array) -> bool | None:
+    """Whether no step lies between the last view and the one that follows, rather than one; None: noise hides it."""
+    n, detectors = views.shape
+    m = int(np.clip(round(4 * SMOOTH * n / (math.pi * detectors)), *ASIDE))  # views in which the rim moves far
+    places = [p for p in (*range(m, 4 * m), *range(n - 4 * m, n - m)) if m <= p <= n - m]
+    steps = np.array([_step_between(views[p - m : p], views[p : p + m]) for p in places])
+    usual, last = float(np.median(steps)) if places else 0.0, _step_between(views[-m:], following[:m])
+    doubt = 2 * spread(steps)
+    if usual > 0 and abs(last) + doubt < NO_STEP * usual:
+        return True
+    return False if usual > 0 and last - doubt > (1 - NO_STEP) * usual else None
 
 
 def _step_between(before: Array, after: Array) -> float:
@@ -307,12 +327,6 @@ def _step_between(before: Array, after: Array) -> float:
     usual = np.abs(gap) <= np.quantile(np.abs(gap), 0.97)  # without wrong rays
     steps: Array = np.linalg.lstsq(np.stack([change, shift], 1)[usual], gap[usual], rcond=None)[0]
     return float(steps[0])
-
-
-def turn_closes(b: Array) -> bool:
-    """Whether the last of all views of whole turns repeats the first, as that of a fan does with the end point."""
-    steps = [_apart(one, two) for one, two in pairwise(b)]
-    return _apart(b[-1], b[0]) < 0.5 * min(steps[0], steps[-1], float(np.median(steps)))
 
 
 def _apart(one: Array, two: Array) -> float:

@@ -203,10 +203,11 @@ def survey_of(
         axis = Axis(float(center), 0.0, 0.0)
     inclusive = np.linspace(first, last, len(values))
     middle = axis.center if not isinstance(center, str) else sine_fit(values, inclusive).center
-    if is_range and angles is not None and "angles" not in off and ends_twice(values, abs(last - first), middle):
-        degrees = inclusive
-        axis = find_axis(values, degrees) if isinstance(center, str) and "axis" not in off else axis
-        findings.append(_inclusive(first, last))
+    if is_range and angles is not None and "angles" not in off:
+        with_end, findings = _inclusive(ends_twice(values, abs(last - first), middle), first, last, len(values))
+        if with_end:
+            degrees = inclusive
+            axis = find_axis(values, degrees) if isinstance(center, str) and "axis" not in off else axis
     middle, found = _axis_used(axis, isinstance(center, str) and "axis" not in off)
     width, outside = _width(_without_offset(values, off)[0], off)
     findings += [*found, *outside, *_gaps(degrees)]
@@ -215,9 +216,23 @@ def survey_of(
     return Survey(degrees, middle, axis.error, width, tuple(findings), fitted=fitted, steady=steady)
 
 
-def _inclusive(first: float, last: float) -> Finding:
-    text = f"the last view repeats the first: the angles go from {first:g} to {last:g} degrees inclusive"
-    return Finding("angles", text, True)
+def _inclusive(repeats: bool | None, first: float, last: float, views: int) -> tuple[bool, list[Finding]]:
+    """Whether a range of angles includes its end: as the data say, else if only then the steps are round numbers."""
+    if repeats is not None:
+        text = f"the last view repeats the first: the angles go from {first:g} to {last:g} degrees inclusive"
+        return repeats, [Finding("angles", text, True)] * repeats
+    inner, outer = ((last - first) / n for n in (views, views - 1))
+    said = f"the data do not tell whether the last view is at {last:g} degrees"
+    if _is_round(inner):
+        return False, []
+    if _is_round(outer):
+        return True, [Finding("angles", f"{said}; it is taken to be, in steps of {abs(outer):g}", True)]
+    return False, [Finding("angles", f"{said}; it is taken to be one step before", False)]
+
+
+def _is_round(degrees: float) -> bool:
+    """A step that a person would choose, such as 2 or .125 degrees."""
+    return abs(degrees * 1000 - round(degrees * 1000)) < 1e-6
 
 
 def _fan_survey(
@@ -227,11 +242,12 @@ def _fan_survey(
     values = filled(np.where(stuck(b), np.nan, np.asarray(b, dtype=np.float64)))
     given = np.asarray((0.0, 360.0) if angles is None else angles, dtype=np.float64).ravel()
     wanted = isinstance(center, str) and "axis" not in off
-    degrees, findings = angles_of(given, len(values)), []
+    degrees, findings = angles_of(given, len(values)), list[Finding]()
     is_range, (first, last) = len(given) == 2 < len(values), given[[0, -1]]
-    if is_range and "angles" not in off and (last - first) % 360 == 0 and turn_closes(values):
-        degrees = np.linspace(first, last, len(values))
-        findings.append(_inclusive(first, last))
+    if is_range and angles is not None and "angles" not in off:
+        closes = turn_closes(values) if (last - first) % 360 == 0 else None
+        with_end, findings = _inclusive(closes, first, last, len(values))
+        degrees = np.linspace(first, last, len(values)) if with_end else degrees
     axis = fan_axis(values, degrees, geometry) if wanted else Axis(0.0 if isinstance(center, str) else center, 0.0, 0.0)
     middle, found = _axis_used(axis, wanted)
     width, outside = _width(_without_offset(values, off)[0], off)
