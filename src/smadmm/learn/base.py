@@ -96,9 +96,9 @@ class GraphGuided(BaseEstimator):  # type: ignore[misc]
         if not affordable(rows, A.shape[1]) or not (free or len(graphs) > 1):
             return A, self._weight_of_penalty(rows, A)
 
-        def tried(G: Any, ridge: float) -> tuple[float, float]:
-            weight = self._weight_of_penalty(rows, G)
-            return best_weight(weight * FACTORS if free else np.array([weight]), measured(G, ridge))
+        def tried(G: Any, ridge: float, most: float = np.inf) -> tuple[float, float]:
+            alphas = self._weight_of_penalty(rows, G) * (FACTORS if free else np.ones(1))
+            return best_weight(alphas[alphas <= most], measured(G, ridge))
 
         found = [tried(G, self.ridge_) for G in graphs]
         best = found[-1] if found[-1] < found[0] else found[0]
@@ -106,7 +106,7 @@ class GraphGuided(BaseEstimator):  # type: ignore[misc]
             self.graph_ = self.graph_[:0]
             A = graphs[-1]
         for ridge in RIDGES if free and self.ridge is None else ():
-            other = tried(A, ridge)
+            other = tried(A, ridge, best[1])  # what a ridge does, the penalty need not do
             if not other < best:
                 break
             best, self.ridge_ = other, ridge
