@@ -32,7 +32,7 @@ from smadmm.workers import Processes
 
 GRID = [(128, 60), (128, 240), (256, 60), (256, 180), (256, 360), (384, 90), (512, 90), (512, 180)]
 STEPS = (2, 10)  # iterations of a short and a long run: their difference is that of the iterations alone
-MEMORY = [(128, 60), (256, 360), (512, 90), (512, 360), (768, 180), (1024, 180), (2048, 180)]
+MEMORY = [(128, 60), (256, 360), (512, 90), (512, 360), (768, 180), (1024, 180)]
 VOLUME, SIZE, VIEWS, TURNS = 12, 256, 180, 5
 PREVIEWS, PREVIEW_EVERY, GOLDEN = 240, 20, (5**0.5 - 1) / 2
 
