@@ -32,7 +32,7 @@ from smadmm.workers import Processes
 
 GRID = [(128, 60), (128, 240), (256, 60), (256, 180), (256, 360), (384, 90), (512, 90), (512, 180)]
 STEPS = (2, 10)  # iterations of a short and a long run: their difference is that of the iterations alone
-MEMORY = [(128, 60), (256, 360), (512, 90), (512, 360)]
+MEMORY = [(128, 60), (256, 360), (512, 90), (512, 360), (768, 180), (1024, 180)]
 VOLUME, SIZE, VIEWS, TURNS = 12, 256, 180, 5
 PREVIEWS, PREVIEW_EVERY, GOLDEN = 240, 20, (5**0.5 - 1) / 2
 
@@ -95,8 +95,14 @@ def memory():
         detectors = simulated_sinogram(abdomen_image(size), 1, 45.0).shape[1]
         rows.append({"size": size, "views": views, "bytes": int(done.stdout), "rays": views * detectors})
     A = np.array([[1, 4 * row["size"] ** 2, 4 * row["rays"]] for row in rows], float)
-    (m, i, s), *_ = np.linalg.lstsq(A, np.array([row["bytes"] for row in rows], float), rcond=None)
-    return rows, {"m": m, "i": i, "s": s}
+    taken = np.array([row["bytes"] for row in rows], float)
+    (m, i, s), *_ = np.linalg.lstsq(A / taken[:, None], np.ones(len(rows)), rcond=None)
+    return rows, {"m": m, "i": i, "s": s, "error": float(np.abs(A @ [m, i, s] / taken - 1).max())}
+
+
+def resident(row, memory):
+    """Bytes by the model."""
+    return memory["m"] + 4 * (memory["i"] * row["size"] ** 2 + memory["s"] * row["rays"])
 
 
 def begin_seconds():
@@ -177,7 +183,10 @@ def table(found):
         *(f"| {r['size']} | {r['views']} | {1e3 * r['iteration']:.1f} | "
           f"{1e3 * r['pixels'] * (cost['p'] + cost['q'] * r['views']):.1f} |" for r in found["slices"]),
         "", f"Memory: {found['memory']['m'] / 1e6:.0f} MB + 4 ({found['memory']['i']:.0f} P + "
-        f"{found['memory']['s']:.0f} V D) bytes.",
+        f"{found['memory']['s']:.0f} V D) bytes, within {found['memory']['error']:.0%}.",
+        "", "| size | views | MB | model |", "|---|---|---|---|",
+        *(f"| {r['size']} | {r['views']} | {r['bytes'] / 1e6:.0f} | {resident(r, found['memory']) / 1e6:.0f} |"
+          for r in found["resident"]),
         "", f"Previews, 256 x 256, golden angles; all {PREVIEWS} views, from a cold start: {found['final']:.2f} dB.",
         "", "| views | preview (dB) | FBP (dB) | CPU (s) |", "|---|---|---|---|",
         *(f"| {r['views']} | {r['snr']:.2f} | {r['fbp']:.2f} | {r['seconds']:.2f} |" for r in found["previews"]),

@@ -175,6 +175,7 @@ KEYS = {
     "scale.m": lambda: f"{slices('memory', 'm') / 1e6:.0f}",
     "scale.i": lambda: f"{slices('memory', 'i'):.0f}",
     "scale.s": lambda: f"{slices('memory', 's'):.0f}",
+    "scale.memory-error": lambda: f"{100 * slices('memory', 'error'):.0f}",
     "scale.slices-wall": lambda: f"{slices('gain', 'wall', 'ratio'):.2f}",
     "scale.slices-count": lambda: f"{slices('gain', 'slices')}",
     **{

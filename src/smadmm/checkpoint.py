@@ -95,6 +95,18 @@ def _module_parts(module: torch.nn.Module) -> dict[str, Any]:
     return own | dict(module._parameters) | dict(module._buffers) | dict(module._modules)
 
 
+def _parts(value: Any) -> dict[str, Any] | None:
+    """What a value is made of, if that is all there is to say of it."""
+    if isinstance(value, types.MethodType):
+        return {"function": value.__func__, "self": value.__self__}
+    if isinstance(value, functools.partial):
+        return {"function": value.func, "args": value.args, "keywords": value.keywords}
+    if is_scipy_sparse(value):
+        value = value.tocsr()
+        return {"data": value.data, "indices": value.indices, "indptr": value.indptr}
+    return None
+
+
 def _entries(name: str, value: Any, seen: frozenset[int]) -> Iterator[tuple[str, str]]:
     if id(value) in seen or isinstance(value, torch.device):
         return  # where a run computes is not what it computes
@@ -113,11 +125,8 @@ def _entries(name: str, value: Any, seen: frozenset[int]) -> Iterator[tuple[str,
     elif isinstance(value, types.FunctionType):
         yield name, f"function {value.__module__}.{value.__qualname__} {_code_digest(value.__code__).hex()[:16]}"
         yield from _entries(name, _function_parts(value), seen)
-    elif isinstance(value, types.MethodType):
-        yield from _entries(f"{name}.function", value.__func__, seen)
-        yield from _entries(f"{name}.self", value.__self__, seen)
-    elif isinstance(value, functools.partial):
-        yield from _entries(name, {"function": value.func, "args": value.args, "keywords": value.keywords}, seen)
+    elif (parts := _parts(value)) is not None:
+        yield from _entries(name, parts, seen)
     elif isinstance(value, types.BuiltinFunctionType):
         yield name, f"builtin {value.__module__}.{value.__qualname__}"
     elif isinstance(value, (list, tuple)):
@@ -130,9 +139,6 @@ def _entries(name: str, value: Any, seen: frozenset[int]) -> Iterator[tuple[str,
     elif isinstance(value, torch.nn.Module):
         yield name, f"{type(value).__module__}.{type(value).__qualname__}"
         yield from _entries(name, _module_parts(value), seen)
-    elif is_scipy_sparse(value):
-        value = value.tocsr()
-        yield from _entries(name, {"data": value.data, "indices": value.indices, "indptr": value.indptr}, seen)
     else:
         known = hasattr(value, "__dict__") or hasattr(type(value), "__slots__") or isinstance(value, type)
         told = "" if known else ", whose values cannot be compared"

@@ -116,7 +116,7 @@ def two_ranks(folder: Path, how: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "SMADMM_TIMEOUT": "5"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "SMADMM_TIMEOUT": "20"}
     other = os.fork()
     os.environ["RANK"] = "0" if other else "1"
     words = f"reconstruct {folder.parent}/data/slice.npz --raw --iterations 3 --quiet --prior tv --out {folder}"

@@ -17,7 +17,7 @@ from smadmm.imaging.slices import Scan
 PIXELS, PRODUCTS = 3.5e-7, 8.7e-10  # p and q, seconds
 LOOKING = 12  # L
 BEGIN = 1.6  # seconds
-BASE, IMAGES, SINOGRAMS = 498e6, 4, 11  # m, i and s; i from images of up to 512 pixels each way: too small beyond
+BASE, IMAGES, SINOGRAMS = 409e6, 106, 1  # m, i and s; from images of up to 1024 pixels each way
 LARGE = 120.0  # seconds from which a job is large
 
 
