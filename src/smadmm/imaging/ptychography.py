@@ -30,10 +30,11 @@ from smadmm.arguments import ArgumentError
 from smadmm.distributed import if_joined
 from smadmm.imaging.metrics import align, snr, ssim, without_ramp
 from smadmm.imaging.phase import NATURAL, ComplexProx, Still
-from smadmm.imaging.phase_checks import holes, saturation, told_pixels, turned_signs
+from smadmm.imaging.phase_checks import holes, saturation, told_pixels
 from smadmm.imaging.pnp import pnp
 from smadmm.imaging.priors import Prior, find_prior
 from smadmm.imaging.probe import fit_blocks, position_step, probe_step, redescribed, scaled_probe
+from smadmm.imaging.ptychography_checks import constant_object, empty_patterns, scan_doubts
 from smadmm.imaging.red import RED
 from smadmm.imaging.result import DataWarning, ImageResult
 from smadmm.losses.phase import NO_DATA
@@ -48,10 +49,9 @@ from smadmm.xsteps import Metric
 FIT, MOVES, SHORT = 300, 6, 25  # steps of a fit at most; rounds in which positions move, the steps of each
 ITERATIONS = 200
 FIRST, DARK = 60, 0.1  # iterations on amplitudes; photons e of the counts' likelihood
-ROUND, PROBE_STEPS = 10, 3  # iterations between refinements of probe and positions; the probe's steps then
+ROUND, PROBE_STEPS = 10, 1  # iterations between refinements of probe and positions; the probe's steps then
 LIT = 0.05  # of the largest light: darker pixels are not judged
 STILL = 0.001  # of lv
-MISFIT = 0.5  # of the amplitudes, left by a fit: a wrong description, or hardly any light
 PIECE = 512  # positions of a whole gradient; with more, batches
 
 
@@ -100,11 +100,10 @@ def _of_counts(loss: PtychographyLoss, dark: float) -> PtychographyLoss:
 def fit_scan(
     loss: PtychographyLoss, refine_probe: bool = False, refine_positions: bool = False
 ) -> tuple[PtychographyLoss, ScanFit]:
-    """The scan as it is described then, and the fit, from the constant 1; open positions move between shorter fits."""
-    x = torch.ones(loss.operator.size, dtype=loss.operator.dtype, device=loss.operator.device)
+    """The scan as it is described then, and the fit, from a constant; open positions move between shorter fits."""
     if refine_probe:
         loss = redescribed(loss, scaled_probe(loss.operator.probe, loss.amplitudes), loss.operator.positions)
-    visits = 0
+    x, visits = constant_object(loss), 0
     for _ in range(MOVES if refine_positions else 0):
         (x, probe), _, steps = fit_blocks(loss, x, SHORT, (True, refine_probe))
         loss = redescribed(loss, probe, loss.operator.positions)
@@ -178,7 +177,7 @@ class ScanPlan:
         whole, visits = self.size(loss) >= loss.n, 0
         passes = 1 if whole else -(-loss.n // self.size(loss))
         still = Still(STILL * fit.level) if whole else None
-        start: Tensor | State = torch.ones_like(fit.image) if fit.dim else fit.image
+        start: Tensor | State = constant_object(loss) if fit.dim else fit.image
         history = History()
         for end in self.ends():
             result = run(self.solver(loss, prior), start, Stop(iterations=end * passes), every=10, objective=False,
@@ -230,13 +229,13 @@ def retrieve_scan(
 ) -> ImageResult:
     """The object of a scan; see `smadmm.retrieve`."""
     begin = time.perf_counter()
-    loss, told = _scan(patterns, positions, probe, shape, quantity, valid)
-    loss, fit = fit_scan(loss, plan.refine_probe, plan.refine_positions)
+    given, told = _scan(patterns, positions, probe, shape, quantity, valid)
+    loss, fit = fit_scan(given, plan.refine_probe, plan.refine_positions)
     prior = plan.found_prior(loss, fit)
     exact = None if truth is None else torch.from_numpy(np.asarray(truth).astype(np.complex64))
     result, loss, visits = plan.run(loss, fit, prior, exact)
     found = result.x if plan.constraint is None else plan.constraint.prox(result.x, 1.0)
-    told += _doubts(fit, _size(loss))
+    told += scan_doubts(given, loss, fit.image, (plan.refine_probe, plan.refine_positions), quantity)
     for text in told:
         warnings.warn(text, DataWarning, stacklevel=3)
     row = _row(loss, fit, result, visits) | {"residual": residual_of(loss, found) / _size(loss)}
@@ -302,17 +301,11 @@ def _scan(
     dead, top = holes((data.astype(np.float64) ** 2).sum(0)) & seen.any(0), saturation(data[seen])
     told = told_pixels(data[seen], dead, top)
     seen = seen & ~dead & (data < (math.inf if top is None else top))
+    empty = empty_patterns(data)
+    if empty.any():
+        told.append(f"{empty.sum()} patterns hold no light, the first of them {empty.argmax()}: they are left out.")
+        seen = seen & ~empty[:, None, None]
     return PtychographyLoss(operator, torch.from_numpy(np.where(seen, data, np.float32(NO_DATA)))), told
-
-
-def _doubts(fit: ScanFit, size: float) -> list[str]:
-    told = list(turned_signs(torch.where(fit.lit, fit.image, 0)))
-    if fit.residual > MISFIT * size:
-        told.append(
-            f"The object leaves {fit.residual / size:.0%} of the amplitudes unexplained: check the positions (row and "
-            "column in pixels), the order of frequencies (zero first), and the strength of the probe."
-        )
-    return told
 
 
 def _metric(loss: PtychographyLoss, truth: Tensor | None, blind: bool) -> dict[str, Callable[[State], float]]:
