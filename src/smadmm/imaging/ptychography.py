@@ -4,10 +4,10 @@ The error of a fit without prior at a pixel with the light w = 1/n sum_i |P_i|^2
 value, s the noise per amplitude (1/2 of square roots of counts), as phase_fit.py says of masks. s is taken from what
 such a fit leaves at bright pixels of the detector: most others hold no photons and no noise. SMADMM follows with a
 denoiser of real and imaginary part for the level of the mean light and the weight rho = w/2. It begins at the fit, but
-at low counts at the constant 1: such a fit is full of errors that the prior does not take back. After FIRST iterations
-on amplitudes the loss is the likelihood of counts, which dark pixels of the detector do not bias (losses/
-ptychography.py): from a constant it would be slow, as dark pixels have hardly a gradient. Only pixels with light are
-known.
+at low counts at a constant unless the object is far from one: such a fit is full of errors that the prior does not take
+back. After FIRST iterations on amplitudes the loss is the likelihood of counts, which dark pixels of the detector do
+not bias (losses/ptychography.py): from a constant it would be slow, as dark pixels have hardly a gradient. Only pixels
+with light are known.
 
 An unknown probe is a second block (probe.py) with steps of its own, in the fit as after every ROUND iterations of
 SMADMM; so are open positions. The state of the solver goes on.
@@ -52,6 +52,7 @@ FIRST, DARK = 60, 0.1  # iterations on amplitudes; photons e of the counts' like
 ROUND, PROBE_STEPS = 10, 1  # iterations between refinements of probe and positions; the probe's steps then
 LIT = 0.05  # of the largest light: darker pixels are not judged
 STILL = 0.001  # of lv
+FAR = 0.66  # of an object: what is left of it beside a constant; phases of all sizes leave 1
 PIECE = 512  # positions of a whole gradient; with more, batches
 
 
@@ -82,8 +83,10 @@ class ScanFit:
 
     @property
     def dim(self) -> bool:
-        """Whether there is so little light that it is no start."""
-        return self.level > NATURAL[0][0] * self.extent
+        """Whether a constant is a better start: there is little light, and the object is not far from a constant."""
+        lit = self.image[self.lit]
+        far = float((lit - lit.mean()).norm() / lit.norm())
+        return self.level > NATURAL[0][0] * self.extent and far < FAR
 
 
 def residual_of(loss: PtychographyLoss, x: Tensor) -> float:

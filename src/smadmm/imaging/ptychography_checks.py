@@ -23,7 +23,7 @@ from smadmm.operators.ptychography import Ptychography
 
 USUAL, BRIGHT, GROWTH = (0.7, 1.2), 2.0, 1.1  # times the mean amplitude; the misfit of bright pixels over usual ones
 TRIED, STEPS = 36, 40  # positions and steps with which other descriptions are tried
-BETTER, LITTLE, LESS = 0.85, 0.93, 0.97  # of the misfit: what is left if positions move; without a background
+QUANTITY, BETTER, LITTLE, LESS = 0.6, 0.85, 0.93, 0.97  # of the misfit: what the right description leaves at most
 GROUND = 0.02  # of the mean intensity: a background
 NARROW = 0.1  # of the probe: positions closer than that are in another unit
 EMPTY, WORSE = 0.01, 2.0  # of the usual energy of a pattern; times the usual misfit of one
@@ -161,7 +161,7 @@ def _descriptions(
         yield name, _scan(other, positions.copy(), y), free, BETTER
     kind = "intensities" if quantity == "amplitudes" else "amplitudes"
     other_power = torch.where(known, y.clamp(min=0) ** power, NO_DATA)
-    yield f"the patterns are {kind}", _scan(probe, places, other_power), free, BETTER
+    yield f"the patterns are {kind}", _scan(probe, places, other_power), free, QUANTITY
     if not free[0]:
         yield "the probe is found with the object (set refine_probe)", loss, (True, free[1]), BETTER
     if not free[1]:
