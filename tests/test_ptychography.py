@@ -6,7 +6,7 @@ import torch
 
 from smadmm import retrieve
 from smadmm.imaging.metrics import snr, without_ramp
-from smadmm.imaging.probe import position_step, probe_step, redescribed, rpie, tells
+from smadmm.imaging.probe import Joint, fit_blocks, position_step, probe_step, redescribed
 from smadmm.imaging.ptychography import PROBE_STEPS, ROUND, fit_scan, scan_snr
 from smadmm.imaging.result import DataWarning
 from smadmm.io.patterns import read_patterns
@@ -91,28 +91,66 @@ def test_the_true_probe_and_the_true_positions_stay_and_others_come_back():
     assert np.abs(left - left.mean(0)).max() < 0.02
 
 
-def test_rpie_explains_patterns_by_object_and_probe():
-    """And leaves the energy of the probe where it was."""
-    truth, _, places, _, operator = scan(1e6)
-    loss = PtychographyLoss(operator, operator(truth).abs())
-    wrong = redescribed(loss, 0.9 * operator.probe, places)
-    x, probe = rpie(wrong, torch.ones(SIZE, SIZE, dtype=torch.complex64), 12)
-    found, ones = redescribed(loss, probe, places), torch.ones(SIZE, SIZE, dtype=torch.complex64)
-    assert float(found.value(x, found.full())) < 0.02 * float(wrong.value(ones, wrong.full()))
-    assert float(probe.norm()) == pytest.approx(float(wrong.operator.probe.norm()), rel=1e-5)
+def test_the_joint_gradient_and_the_line_along_a_direction_are_right():
+    """Against finite differences, between pixels, for object and probe; fields on a line are a parabola."""
+    truth, _, places, _, operator = scan(1e4)
+    wide = Ptychography(operator.probe.to(torch.complex128), places, (SIZE, SIZE))
+    loss = PtychographyLoss(wide, wide(truth.to(torch.complex128)).abs())
+    joint, rng = Joint(loss, loss.amplitudes >= 0), np.random.default_rng(2)
+    parts = rng.standard_normal((2, 2, SIZE**2 + WINDOW**2))
+    u, d = torch.complex(*torch.from_numpy(parts))
+    z = joint.fields(u, u)
+    gradient, _ = joint.gradient(u, z)
+    slope = float(torch.vdot(gradient, d).real)
+    values = [joint.value(joint.fields(u + t * d, u + t * d)) for t in (-1e-5, 1e-5)]
+    assert (values[1] - values[0]) / 2e-5 == pytest.approx(slope, rel=1e-5)
+    linear, square = joint.along(u, d)
+    torch.testing.assert_close(z + 0.3 * linear + 0.09 * square, joint.fields(u + 0.3 * d, u + 0.3 * d))
+    fixed, _ = Joint(loss, loss.amplitudes >= 0, (True, False)).gradient(u, z)
+    assert not fixed[SIZE**2 :].any() and torch.equal(fixed[: SIZE**2], gradient[: SIZE**2])
 
 
-def test_few_photons_do_not_carry_the_object_into_the_probe():
-    """Many positions of a few photons each: rPIE took the factor from one to the other, without end."""
-    truth, _, places, _, operator = scan(100)
-    places = np.concatenate([places + shift for shift in ((0, 0), (0, 0.5), (0.5, 0), (0.5, 0.5))]).clip(0, WINDOW)
-    many = Ptychography(operator.probe, places, (SIZE, SIZE))
-    counts = np.random.default_rng(1).poisson(many(truth).abs().numpy() ** 2).astype(np.float32)
-    rough = Ptychography(torch.from_numpy(rough_probe()), places, (SIZE, SIZE))
-    loss, fit = fit_scan(PtychographyLoss(rough, torch.from_numpy(counts).sqrt()), refine_probe=True)
-    assert not tells(fit.noise, loss.operator.probe) and tells(fit.noise, 100 * loss.operator.probe)
-    assert float(loss.operator.probe.norm()) == pytest.approx(counts.sum((1, 2)).mean() ** 0.5, rel=0.2)
-    assert 0.5 < float(fit.image[fit.lit].abs().square().mean().sqrt()) < 2
+def test_held_out_amplitudes_end_the_fit_before_noise_is_fitted():
+    """At few photons after some steps; at many the joint fit goes on, to an object and a probe near the true ones."""
+    errors = {}
+    for photons in (1e3, 1e6):
+        truth, probe, places, counts, _ = scan(photons)
+        rough = Ptychography(torch.from_numpy(rough_probe()), places, (SIZE, SIZE))
+        loss, fit = fit_scan(PtychographyLoss(rough, torch.from_numpy(counts).sqrt()), refine_probe=True)
+        (_, last), steps = fit_blocks(loss, fit.image, 300)[1:]
+        errors[photons] = scan_snr(truth, fit.image, fit.light), fit.sfo / 25
+        assert float(loss.operator.probe.norm()) == pytest.approx(counts.sum((1, 2)).mean() ** 0.5, rel=0.2)
+        assert last.shape == probe.shape and steps <= 300
+    assert errors[1e3][0] > 6 and errors[1e6][0] > 18 and errors[1e3][1] < 120 < errors[1e6][1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (lambda y, p, P: (y, p[:, ::-1].copy(), P), "rows and columns of the positions"),
+        (lambda y, p, P: (y, p.max(0) - p, P), "the signs of the positions turn"),
+        (lambda y, p, P: (y, np.stack([p[:, 0].max() - p[:, 0], p[:, 1]], 1), P), "sign of the rows"),
+        (lambda y, p, P: (y, p * 1e-8, P), "divide lengths by the size"),
+        (lambda y, p, P: (y, p, np.fft.fftshift(P)), "numpy.fft.fftshift"),
+        (lambda y, p, P: (np.sqrt(y), p, P), "patterns are amplitudes"),
+        (lambda y, p, P: (y, p, np.abs(P)), "set refine_probe"),
+        (lambda y, p, P: (y + 0.1 * y.mean(), p, P), "constant background"),
+        (lambda y, p, P: (np.concatenate([y[:7], y[20:21], y[8:]]), p, P), "Pattern 7 fits|bright pixels"),
+        (lambda y, p, P: (np.concatenate([y[:7], 0 * y[:1], y[8:]]), p, P), "hold no light"),
+    ],
+)
+def test_a_wrong_description_of_a_scan_is_told_with_its_cause(change, cause):
+    _, probe, places, counts, _ = scan(1e6)
+    patterns, positions, field = change(counts, places - places.min(0), probe)
+    with pytest.warns(DataWarning, match=cause):
+        retrieve(patterns, positions=positions, probe=field, quantity="intensities", iterations=2)
+
+
+@pytest.mark.parametrize("photons", [1e3, 1e5])
+def test_a_right_scan_is_not_warned_of(photons):
+    _, probe, places, counts, _ = scan(photons)
+    assert not retrieve(counts, positions=places, probe=probe, quantity="intensities", iterations=5).warnings
 
 
 def test_an_unknown_probe_is_found_with_the_object(tmp_path):
@@ -143,7 +181,7 @@ def test_a_prior_is_worth_most_at_few_photons(photons):
     (row,) = result.slices
     assert row["snr"] > theirs + (2 if photons < 1e5 else -0.5) and row["snr"] > row["snr_fit"]
     assert result.settings["noise"] == pytest.approx(0.5, abs=0.1)
-    assert row["sfo"] - row["sfo_fit"] == 25 * (row["iterations"] + 1) and row["sfo_fit"] == 25 * 40
+    assert row["sfo"] - row["sfo_fit"] == 25 * (row["iterations"] + 1) and row["sfo_fit"] <= 25 * 300
     assert repr(result).startswith("Ptychography(64 x 64, SNR ")
 
 

@@ -84,7 +84,7 @@ class Joint:
         (x, probe), operator = self.parts(u), self.operator
         back = torch.fft.ifft2(z * ((1 - self.data / (z.abs() + SMALLEST)) * self.seen), norm="ortho")
         probes, windows = operator.moved(probe), operator.windows(x, self.everything)
-        power = probes.abs().square().expand_as(windows)
+        power = probes.abs().square().expand(len(self.data), -1, -1)
         slopes = (operator.add_windows(probes.conj() * back, self.everything, torch.zeros_like(x)),
                   operator.gathered(windows.conj() * back))  # fmt: skip
         light = (operator.add_windows(power, self.everything, torch.zeros_like(x.real)),

@@ -4,10 +4,10 @@ The error of a fit without prior at a pixel with the light w = 1/n sum_i |P_i|^2
 value, s the noise per amplitude (1/2 of square roots of counts), as phase_fit.py says of masks. s is taken from what
 such a fit leaves at bright pixels of the detector: most others hold no photons and no noise. SMADMM follows with a
 denoiser of real and imaginary part for the level of the mean light and the weight rho = w/2. It begins at the fit, but
-at low counts at the constant 1: such a fit is full of errors that the prior does not take back. After FIRST iterations
-on amplitudes the loss is the likelihood of counts, which dark pixels of the detector do not bias (losses/
-ptychography.py): from a constant it would be slow, as dark pixels have hardly a gradient. Only pixels with light are
-known.
+at low counts at a constant unless the object is far from one: such a fit is full of errors that the prior does not take
+back. After FIRST iterations on amplitudes the loss is the likelihood of counts, which dark pixels of the detector do
+not bias (losses/ptychography.py): from a constant it would be slow, as dark pixels have hardly a gradient. Only pixels
+with light are known.
 
 An unknown probe is a second block (probe.py) with steps of its own, in the fit as after every ROUND iterations of
 SMADMM; so are open positions. The state of the solver goes on.
@@ -30,10 +30,11 @@ from smadmm.arguments import ArgumentError
 from smadmm.distributed import if_joined
 from smadmm.imaging.metrics import align, snr, ssim, without_ramp
 from smadmm.imaging.phase import NATURAL, Still
-from smadmm.imaging.phase_checks import holes, saturation, told_pixels, turned_signs
+from smadmm.imaging.phase_checks import holes, saturation, told_pixels
 from smadmm.imaging.pnp import pnp
 from smadmm.imaging.priors import ComplexProx, Prior, find_prior
 from smadmm.imaging.probe import fit_blocks, position_step, probe_step, redescribed, scaled_probe
+from smadmm.imaging.ptychography_checks import constant_object, empty_patterns, scan_doubts
 from smadmm.imaging.red import RED
 from smadmm.imaging.result import DataWarning, ImageResult
 from smadmm.losses.phase import NO_DATA
@@ -49,10 +50,10 @@ from smadmm.xsteps import Metric
 FIT, MOVES, SHORT = 300, 6, 25  # steps of a fit at most; rounds in which positions move, the steps of each
 ITERATIONS = 200
 FIRST, DARK = 60, 0.1  # iterations on amplitudes; photons e of the counts' likelihood
-ROUND, PROBE_STEPS = 10, 3  # iterations between refinements of probe and positions; the probe's steps then
+ROUND, PROBE_STEPS = 10, 1  # iterations between refinements of probe and positions; the probe's steps then
 LIT = 0.05  # of the largest light: darker pixels are not judged
 STILL = 0.001  # of lv
-MISFIT = 0.5  # of the amplitudes, left by a fit: a wrong description, or hardly any light
+FAR = 0.66  # of an object: what is left of it beside a constant; phases of all sizes leave 1
 PIECE = 512  # positions of a whole gradient; with more, batches
 
 
@@ -83,8 +84,10 @@ class ScanFit:
 
     @property
     def dim(self) -> bool:
-        """Whether there is so little light that it is no start."""
-        return self.level > NATURAL[0][0] * self.extent
+        """Whether a constant is a better start: there is little light, and the object is not far from a constant."""
+        lit = self.image[self.lit]
+        far = float((lit - lit.mean()).norm() / lit.norm())
+        return self.level > NATURAL[0][0] * self.extent and far < FAR
 
 
 def residual_of(loss: PtychographyLoss, x: Tensor) -> float:
@@ -101,11 +104,10 @@ def _of_counts(loss: PtychographyLoss, dark: float) -> PtychographyLoss:
 def fit_scan(
     loss: PtychographyLoss, refine_probe: bool = False, refine_positions: bool = False
 ) -> tuple[PtychographyLoss, ScanFit]:
-    """The scan as it is described then, and the fit, from the constant 1; open positions move between shorter fits."""
-    x = torch.ones(loss.operator.size, dtype=loss.operator.dtype, device=loss.operator.device)
+    """The scan as it is described then, and the fit, from a constant; open positions move between shorter fits."""
     if refine_probe:
         loss = redescribed(loss, scaled_probe(loss.operator.probe, loss.amplitudes), loss.operator.positions)
-    visits = 0
+    x, visits = constant_object(loss), 0
     for _ in range(MOVES if refine_positions else 0):
         (x, probe), _, steps = fit_blocks(loss, x, SHORT, (True, refine_probe))
         loss = redescribed(loss, probe, loss.operator.positions)
@@ -179,7 +181,7 @@ class ScanPlan:
         whole, visits = self.size(loss) >= loss.n, 0
         passes = 1 if whole else -(-loss.n // self.size(loss))
         still = Still(STILL * fit.level) if whole else None
-        start: Tensor | State = torch.ones_like(fit.image) if fit.dim else fit.image
+        start: Tensor | State = constant_object(loss) if fit.dim else fit.image
         history = History()
         for end in self.ends():
             result = run(self.solver(loss, prior), start, Stop(iterations=end * passes), every=10, objective=False,
@@ -231,13 +233,13 @@ def retrieve_scan(
 ) -> ImageResult:
     """The object of a scan; see `smadmm.retrieve`."""
     begin = time.perf_counter()
-    loss, told = _scan(patterns, positions, probe, shape, quantity, valid)
-    loss, fit = fit_scan(loss, plan.refine_probe, plan.refine_positions)
+    given, told = _scan(patterns, positions, probe, shape, quantity, valid)
+    loss, fit = fit_scan(given, plan.refine_probe, plan.refine_positions)
     prior = plan.found_prior(loss, fit)
     exact = None if truth is None else torch.from_numpy(np.asarray(truth).astype(np.complex64))
     result, loss, visits = plan.run(loss, fit, prior, exact)
     found = result.x if plan.constraint is None else plan.constraint.prox(result.x, 1.0)
-    told += _doubts(fit, _size(loss))
+    told += scan_doubts(given, loss, fit.image, (plan.refine_probe, plan.refine_positions), quantity)
     for text in told:
         warnings.warn(text, DataWarning, stacklevel=3)
     row = _row(loss, fit, result, visits) | {"residual": residual_of(loss, found) / _size(loss)}
@@ -303,17 +305,11 @@ def _scan(
     dead, top = holes((data.astype(np.float64) ** 2).sum(0)) & seen.any(0), saturation(data[seen])
     told = told_pixels(data[seen], dead, top)
     seen = seen & ~dead & (data < (math.inf if top is None else top))
+    empty = empty_patterns(data)
+    if empty.any():
+        told.append(f"{empty.sum()} patterns hold no light, the first of them {empty.argmax()}: they are left out.")
+        seen = seen & ~empty[:, None, None]
     return PtychographyLoss(operator, torch.from_numpy(np.where(seen, data, np.float32(NO_DATA)))), told
-
-
-def _doubts(fit: ScanFit, size: float) -> list[str]:
-    told = list(turned_signs(torch.where(fit.lit, fit.image, 0)))
-    if fit.residual > MISFIT * size:
-        told.append(
-            f"The object leaves {fit.residual / size:.0%} of the amplitudes unexplained: check the positions (row and "
-            "column in pixels), the order of frequencies (zero first), and the strength of the probe."
-        )
-    return told
 
 
 def _metric(loss: PtychographyLoss, truth: Tensor | None, blind: bool) -> dict[str, Callable[[State], float]]:

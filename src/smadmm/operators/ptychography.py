@@ -48,8 +48,8 @@ class Ptychography(Operator):
         size = tuple(int(n) for n in (ends if shape is None else shape))
         if corners.min() < 0 or (ends > np.array(size)).any():
             raise ValueError(
-                f"the probe reaches from {tuple(corners.min(0))} to {tuple(ends)}, beyond the object of {size}; "
-                "positions are (row, column) of its upper left corner in pixels"
+                f"the probe reaches from {tuple(corners.min(0).tolist())} to {tuple(ends.tolist())}, beyond the object "
+                f"of {size}; positions are (row, column) of its upper left corner in pixels, from 0 downwards"
             )
         self.positions, self.corners = places, corners.tolist()
         self.count, self.size, self.window = len(places), size, tuple(probe.shape)

@@ -23,7 +23,7 @@ SCANS = [(5, photons, images, probe) for images in SETS for photons in (1e3, 1e4
 SCANS += [(17, photons, SETS[0], probe) for photons in (1e3, 1e4, 1e5) for probe in PASSES]  # take ten times as long
 QUICK = [(5, photons, SETS[0], probe) for photons in (1e3, 1e5) for probe in PASSES]
 GRID = {"epie": (0.1, 0.3, 1.0), "rpie": (0.1, 0.3, 1.0), "lsqml": (0.3, 0.9)}  # steps
-BATCHES, LONGEST = {5: (1, 5), 17: (5,)}, {5: 50, 17: 25}  # by positions per row; passes of tuning
+BATCHES, LONGEST = {5: (1, 5), 17: (5,)}, {5: 100, 17: 50}  # by positions per row; passes of tuning
 GAIN, SLACK = 2.0, 0.5
 SIMPLE = {"constant": "constant", "fit": "fit", "one denoising": "fit + one denoising"}
 

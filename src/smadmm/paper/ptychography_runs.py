@@ -38,7 +38,7 @@ from smadmm.sampling import Rng
 PEERS = {"epie": "ePIE", "rpie": "rPIE", "lsqml": "LSQML"}
 PEERS |= {f"{name} tuned": f"{title} tuned" for name, title in PEERS.items()}
 STEPS, BATCH = {"epie": 0.1, "rpie": 0.1, "lsqml": 0.9}, 100  # of ptychi; steps: alpha, of LSQML the scaler
-MARKS, PASSES = (10, 25, 50, 100), {"known": 241, "unknown": 332}  # passes of `retrieve`, at most
+MARKS, PASSES = (10, 25, 50, 100), {"known": 501, "unknown": 520}  # passes of `retrieve`, at most
 EDGE = 2  # pixels around the object that ptychi asks for
 
 

@@ -241,8 +241,8 @@ def _deepinv(loss: AmplitudeLoss) -> Tensor:
         x = x - misfit.grad(x, data, measured) / (2 * loss.n * float(fit.light.mean()))
         parts = torch.cat([x.real, x.imag], 1)  # channels
         x = torch.complex(*prior.prox(parts, gamma=WEIGHT * level).split(1, 1))
-    image: Tensor = x[0, 0] if is_complex else x[0, 0].real
-    return image
+    found: Tensor = x[0, 0] if is_complex else x[0, 0].real
+    return found
 
 
 def varied(image: Tensor, other: Tensor, rng: Rng) -> Tensor:

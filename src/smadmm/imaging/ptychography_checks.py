@@ -1,0 +1,168 @@
+"""What may be wrong with a scan: positions, probe or patterns that do not fit each other, with the likely cause.
+
+Noise of counts is the same at every amplitude; what a wrong description leaves unexplained grows with it. So where the
+misfit at bright pixels of the detector is larger than at usual ones, other descriptions are tried on some neighbouring
+positions, and the one that explains their patterns far better is named. A background is no such misfit, as an object
+can be made that has one; it is looked for where no pixel of the detector is dark in the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from smadmm.imaging.phase_checks import turned_signs
+from smadmm.imaging.probe import fit_blocks, position_step, redescribed
+from smadmm.losses.phase import NO_DATA
+from smadmm.losses.ptychography import PtychographyLoss
+from smadmm.operators.ptychography import Ptychography
+
+USUAL, BRIGHT, GROWTH = (0.7, 1.2), 2.0, 1.1  # times the mean amplitude; the misfit of bright pixels over usual ones
+TRIED, STEPS = 36, 40  # positions and steps with which other descriptions are tried
+QUANTITY, BETTER, LITTLE, LESS = 0.6, 0.85, 0.93, 0.97  # of the misfit: what the right description leaves at most
+GROUND = 0.02  # of the mean intensity: a background
+NARROW = 0.1  # of the probe: positions closer than that are in another unit
+EMPTY, WORSE = 0.01, 2.0  # of the usual energy of a pattern; times the usual misfit of one
+
+
+def misfit(loss: PtychographyLoss, x: Tensor, above: float, below: float = float("inf")) -> float:
+    """The root mean square of |A x| - y where y is between these numbers of mean amplitudes; nan: hardly anywhere."""
+    data = loss.amplitudes
+    size = data[data >= 0].square().mean().sqrt()
+    chosen = (data >= above * size) & (data < below * size)
+    gap = (loss.operator(x).abs() - data)[chosen]
+    return float(gap.square().mean().sqrt() / size) if len(gap) > 50 else float("nan")
+
+
+def growth(loss: PtychographyLoss, x: Tensor) -> float:
+    """How much larger the misfit is at bright pixels than at usual ones."""
+    return misfit(loss, x, BRIGHT) / misfit(loss, x, *USUAL)
+
+
+def empty_patterns(amplitudes: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Which patterns hold hardly anything beside the others."""
+    energy = np.square(amplitudes, dtype=np.float64).sum((1, 2))
+    empty: NDArray[np.bool_] = energy < EMPTY * np.median(energy)
+    return empty
+
+
+def scan_doubts(
+    given: PtychographyLoss, loss: PtychographyLoss, x: Tensor, free: tuple[bool, bool], quantity: str
+) -> list[str]:
+    """Why x, which is fitted to a scan as `given`, may be no image of the object; `free`: probe and positions."""
+    found = [*_narrow(loss), *turned_signs(torch.where(_lit(loss), x, 0))]
+    if found:
+        return found
+    grown = growth(loss, x) > GROWTH
+    few = _neighbours(given)
+    others = list(_descriptions(few, free, quantity, grown))
+    own = _left(few, free) if others else 0.0
+    for name, other, refined, better in others:
+        left = _left(other, refined)
+        if left < better * own:
+            return [f"The object leaves {own:.0%} of the amplitudes unexplained, but {left:.0%} if {name}."]
+    found = [*_odd_patterns(loss, x)]
+    if grown and not found:
+        found.append(
+            f"The object leaves {growth(loss, x):.1f} times as much unexplained at bright pixels as at others, and "
+            "noise does not: check positions (row and column in pixels), the probe, and whether the light is coherent."
+        )
+    return found
+
+
+def _lit(loss: PtychographyLoss) -> Tensor:
+    light = loss.operator.light()
+    return light > 0.05 * light.max()
+
+
+def _narrow(loss: PtychographyLoss) -> Iterator[str]:
+    span = np.ptp(loss.operator.positions, axis=0).max()
+    if loss.n > 4 and span < NARROW * min(loss.operator.window):
+        yield (
+            f"All positions are within {span:.2g} pixels, a small part of the probe: they are rows and columns in "
+            "pixels of the object, so divide lengths by the size of its pixels."
+        )
+
+
+def _odd_patterns(loss: PtychographyLoss, x: Tensor) -> Iterator[str]:
+    """A pattern that the others contradict."""
+    data = loss.amplitudes
+    bright = data > data[data >= 0].square().mean().sqrt()
+    gaps = (((loss.operator(x).abs() - data) * bright).square().sum((1, 2)) / bright.sum((1, 2)).clamp(min=1)).sqrt()
+    worst, usual = int(gaps.argmax()), float(gaps.median())
+    if loss.n > 4 and float(gaps[worst]) > WORSE * usual:
+        yield (
+            f"Pattern {worst} fits {float(gaps[worst]) / usual:.1f} times worse than the others: leave it out, or "
+            "check its position and its exposure."
+        )
+
+
+def _neighbours(loss: PtychographyLoss) -> PtychographyLoss:
+    """The scan of the positions around the middle one."""
+    places = loss.operator.positions
+    far = np.linalg.norm(places - np.median(places, axis=0), axis=1)
+    chosen = np.sort(np.argsort(far, kind="stable")[:TRIED])
+    return _scan(loss.operator.probe, places[chosen], loss.amplitudes[torch.from_numpy(chosen)])
+
+
+def _scan(probe: Tensor, places: NDArray[np.float64], data: Tensor) -> PtychographyLoss:
+    return PtychographyLoss(Ptychography(probe, places - places.min(0)), data)
+
+
+def _left(loss: PtychographyLoss, free: tuple[bool, bool]) -> float:
+    """What a fit leaves unexplained of the measured amplitudes, with probe and positions free or not."""
+    x = constant_object(loss)
+    for _ in range(3 if free[1] else 0):
+        (x, probe), _, _ = fit_blocks(loss, x, STEPS, (True, free[0]))
+        loss = redescribed(loss, probe, loss.operator.positions)
+        loss = redescribed(loss, probe, position_step(loss, x))
+    (x, probe), _, _ = fit_blocks(loss, x, STEPS, (True, free[0]))
+    return misfit(redescribed(loss, probe, loss.operator.positions), x, 0.0)
+
+
+def constant_object(loss: PtychographyLoss) -> Tensor:
+    """The constant with the energy of the patterns."""
+    operator, data = loss.operator, loss.amplitudes
+    ones, seen = torch.ones(operator.size, dtype=operator.dtype, device=operator.device), data >= 0
+    return ones * (data[seen].square().sum() / operator(ones).abs()[seen].square().sum()).sqrt()
+
+
+def _descriptions(
+    loss: PtychographyLoss, free: tuple[bool, bool], quantity: str, all_of_them: bool
+) -> Iterator[tuple[str, PtychographyLoss, tuple[bool, bool], float]]:
+    """Other descriptions of the same patterns: what would then be true, and what is refined."""
+    probe, places, y = loss.operator.probe, loss.operator.positions, loss.amplitudes
+    known, power = y >= 0, 0.5 if quantity == "amplitudes" else 2.0
+    intensity = torch.where(known, y.square(), torch.nan).nanmean(0)
+    ground = torch.nanquantile(intensity, 0.02)
+    if ground > GROUND * intensity[intensity.isfinite()].mean():
+        less = torch.where(known, (y.square() - ground).clamp(min=0).sqrt(), NO_DATA)
+        yield "a constant background is subtracted from the intensities", _scan(probe, places, less), free, LESS
+    if not all_of_them:
+        return
+    turned, moved = places * [-1, -1], torch.fft.fftshift(probe)
+    for name, positions, other in (
+        ("rows and columns of the positions are exchanged (or those of the patterns)", places[:, ::-1], probe),
+        (
+            "the signs of the positions turn (or the frequencies run backwards, or the probe is conjugated)",
+            turned,
+            probe,
+        ),
+        ("the sign of the rows turns", places * [-1, 1], probe),
+        ("the sign of the columns turns", places * [1, -1], probe),
+        ("rows and columns are exchanged and the sign of the rows turns", places[:, ::-1] * [-1, 1], probe),
+        ("rows and columns are exchanged and the sign of the columns turns", places[:, ::-1] * [1, -1], probe),
+        ("the middle of the probe is that of its array (numpy.fft.fftshift)", places, moved),
+    ):
+        yield name, _scan(other, positions.copy(), y), free, BETTER
+    kind = "intensities" if quantity == "amplitudes" else "amplitudes"
+    other_power = torch.where(known, y.clamp(min=0) ** power, NO_DATA)
+    yield f"the patterns are {kind}", _scan(probe, places, other_power), free, QUANTITY
+    if not free[0]:
+        yield "the probe is found with the object (set refine_probe)", loss, (True, free[1]), BETTER
+    if not free[1]:
+        yield "positions may move (set refine_positions)", loss, (free[0], True), LITTLE
