@@ -103,7 +103,7 @@ def measurement(path: Path, content: Content, array: str | None, views: int | No
     truth = next((key for key in content.arrays if _last(key) == "truth"), None)
     beside = content.attributes.get(name, {})
     center, photons = (float(beside[key]) if key in beside else None for key in ("center", "photons"))
-    notes = (f"{name} is read",) if "/" in name or len(content.arrays) > 1 else ()
+    notes = (f"the array {name} is read",) if "/" in name or len(content.arrays) > 1 else ()
     return Found(
         stored, angles, unit, layout, None,
         flat=_beside(content, name, FLAT_NAMES), dark=_beside(content, name, DARK_NAMES),
@@ -249,7 +249,7 @@ def _nxtomo(path: Path, content: Content, key: str, array: str | None) -> Found 
         angles = np.asarray(content.arrays[turn][...], dtype=np.float64).ravel()
         found = replace(found, angles=angles, unit=named_unit(content.attribute(turn, "units")))
     frames_said = f"{len(kinds)} frames, {int((kinds > DARK).sum())} of them invalid or for alignment"
-    notes = (f"{name} is read: {len(frames)} projections of {frames_said}",)
+    notes = (f"the array {name} is read: {len(frames)} projections of {frames_said}",)
     flat, dark = (_frames(stored, np.flatnonzero(kinds == kind)) for kind in (FLAT, DARK))
     return replace(found, flat=flat, dark=dark, geometry=_distances(content), notes=notes)
 

@@ -274,7 +274,9 @@ class Sinogram(Measured):
         if not 1 <= views <= total:
             raise ArgumentError("{views} must be between 1 and the {0} views there are, got {1}", total, views)
         some = np.arange(views) * total // views
-        return replace(self, degrees=self.degrees[some], chosen=some if self.chosen is None else self.chosen[some])
+        chosen, notes = some if self.chosen is None else self.chosen[some], self.notes
+        notes += (f"{views} of the {total} views are used",) if views < total else ()
+        return replace(self, degrees=self.degrees[some], chosen=chosen, notes=notes)
 
     def with_end_point(self, included: bool) -> Sinogram:
         """The same, if its angles were told as a range, with the stop as the last view's angle or as the next one's."""
