@@ -160,10 +160,10 @@ def reconstruct(
         limit = None if iterations is None and seconds is None else Stop(iterations=iterations, seconds=seconds)
         return by_operator(sinogram, operator, prior, start, limit, strength, bounds, truth, seed)
     if isinstance(sinogram, Measured):
-        geometry, told = geometry or sinogram.beam, sinogram.told()
-        sinogram, angles = told.sinogram, told.angles if angles is None else angles
-        center = told.center if center == "auto" and told.center is not None else center
-        truth = told.truth if truth is None else truth
+        source = sinogram
+        geometry, angles = geometry or source.beam, source.angles if angles is None else angles
+        center = source.center if center == "auto" and source.center is not None else center
+        sinogram, truth = source.array, source.truth if truth is None else truth
     refuse_noise(None, photons)
     one_of("method", method, METHODS)
     positive(batch=batch, iterations=iterations, seconds=seconds, strength=strength, spacing=spacing, threads=threads)
