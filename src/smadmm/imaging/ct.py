@@ -266,13 +266,13 @@ def _looked_at(
         degrees = angles_of(angles, int(rows.shape[0]))
         told = 0.0 if small and center == "auto" else center
         survey = survey_of(some(rows, views).numpy(), degrees[views], told, off, geometry)
-        return replace(survey, angles=degrees, width=1.0, fitted=False), None
+        return replace(survey, angles=degrees, width=1.0, sought=False), None
     values = rows.numpy()
     survey = survey_of(values, angles, center, off, geometry)
     if set(REPAIRS) <= off:
         return survey, None
     look = repaired(values, survey, off)
-    return replace(survey, center=look.center, fitted=False, findings=()), look
+    return replace(survey, center=look.center, sought=False, findings=()), look
 
 
 def _sides(

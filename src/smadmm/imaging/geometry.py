@@ -44,7 +44,7 @@ REFINING = (1.0, 0.15)  # detectors: the steps of a search in the wedge
 WEDGE_ERROR, SURE = 0.05, 0.15  # detectors: the error of an axis if energies double within one; and the largest
 COMPARED = 90  # views whose rays are compared
 SMOOTH, ASIDE = 7, (4, 12)  # detectors, and the fewest and most views at each side, to compare views
-NO_STEP = 0.6  # of a step between the last view and the first, with twice its spread: the first comes again
+NO_STEP, RARE = 0.35, 0.05  # of a usual step, if that seldom happens: the first view comes again
 
 
 class Axis(NamedTuple):
@@ -292,7 +292,8 @@ def ends_twice(b: Array, span: float, center: float) -> bool:
         places = [p for p in (*range(m, 4 * m), *range(n - 4 * m, n - m)) if m <= p <= n - m]
         steps = np.array([_step_between(smooth[p - m : p], smooth[p : p + m]) for p in places])
         usual, last = float(np.median(steps)) if places else 0.0, _step_between(smooth[-m:], mirrored[:m])
-        return usual > 0 and abs(last) + 2 * spread(steps) < NO_STEP * usual
+        as_small = np.abs(steps) <= max(abs(last), 0.1 * usual)
+        return abs(last) < NO_STEP * usual and float(as_small.mean()) < RARE
     after = np.arange(n // 2 - 3, n // 2 + 4)
     views = np.arange(n - int(after[-1]))
     errors = [np.median([_apart(mirrored[i], smooth[i + k]) ** 2 for i in views]) for k in after]

@@ -179,7 +179,7 @@ class Survey:
     width: float
     findings: tuple[Finding, ...]
     geometry: FanGeometry | None = None  # None: parallel
-    fitted: bool = False  # the axis is that of the sine fit, which repaired data may improve
+    sought: bool = False  # the axis was found in the data, and repaired data may tell a better one
     steady: bool = True  # masses and their centres are what the angles say
 
 
@@ -214,9 +214,16 @@ def survey_of(
     middle, found = _axis_used(axis, isinstance(center, str) and "axis" not in off)
     width, outside = _width(_without_offset(values, off)[0], off)
     findings += [*found, *outside, *_gaps(degrees)]
-    fitted = isinstance(center, str) and "axis" not in off and axis.left < GOOD_FIT
     steady = is_steady(values, degrees) and (axis.error < ACCEPTED or middle == 0) and _agrees(values, degrees, middle)
-    return Survey(degrees, middle, axis.error, width, tuple(findings), fitted=fitted, steady=steady)
+    return Survey(
+        degrees,
+        middle,
+        axis.error,
+        width,
+        tuple(findings),
+        sought=isinstance(center, str) and "axis" not in off,
+        steady=steady,
+    )
 
 
 def _moved(values: Array, missing: NDArray[np.bool_]) -> float:
@@ -450,7 +457,7 @@ def _again(
     survey: Survey, values: NDArray[np.float32], weights: NDArray[np.float32], taken: NDArray[np.float32]
 ) -> Survey:
     """The axis by a sine fit to repaired data; offsets of detectors move all centres of mass alike."""
-    if not survey.fitted:
+    if not survey.sought:
         return survey
     rows = filled(np.where(weights > 0, values, np.nan).astype(np.float64))
     axis = refined(sine_fit(rows, survey.angles), rows, survey.angles)
