@@ -13,6 +13,7 @@ from smadmm.imaging.inspection import REPAIRS, filled, running_median
 from smadmm.imaging.metrics import snr
 from smadmm.imaging.pnp import sinogram_noise
 from smadmm.operators import Radon
+from smadmm.paper.scan_objects import painted
 
 SIZE, VIEWS = 96, 90
 ANGLES = np.arange(VIEWS) * 180 / VIEWS
@@ -103,6 +104,46 @@ def test_stuck_detectors_side_by_side_get_no_weight(values):
     assert kinds(look) == {"detectors"} and look.center == 0
     assert np.flatnonzero((look.weights == 0).all(0)).tolist() == [60, 61, 62] and look.weights.sum() == 90 * 112
     assert inspect(b, ANGLES, raw=REPAIRS).weights is None
+
+
+@pytest.mark.slow
+def test_many_bad_detectors_side_by_side_get_no_weight():
+    """Ten read nothing, or noise; that they are filled in does not move the axis."""
+    rng = np.random.default_rng(1)
+    for values in (np.zeros((VIEWS, 10)), 30 * rng.random((VIEWS, 10))):
+        b = scan()
+        b[:, 40:50] = values
+        look = inspect(b, ANGLES)
+        assert np.flatnonzero((look.weights == 0).all(0)).tolist() == list(range(40, 50)) and look.center == 0
+
+
+@pytest.mark.slow
+def test_wrong_rays_beside_the_object_are_found():
+    """Few views see the corners well, and a first image put them there."""
+    b = scan(noise=0.02)
+    rays = [(8, 4), (40, 110), (70, 6), (30, 108), (55, 3)]
+    for i, j in rays:
+        b[i, j] += 0.4 * b.max()
+    look = inspect(b, ANGLES)
+    assert [tuple(ray) for ray in np.argwhere(look.weights == 0)] == sorted(rays)
+
+
+def test_air_is_zero_in_each_view_where_the_beam_drifts():
+    drift = np.random.default_rng(4).normal(0, 1.5, (VIEWS, 1)).astype(np.float32)
+    clean, truncated = scan(noise=0.02), scan()[:, 35:-35]
+    look = inspect(clean + drift, ANGLES)
+    assert kinds(look) == {"air"} and look.width == 1 and np.abs(look.prepared - clean).max() < 0.1
+    assert "air" not in kinds(inspect(truncated, ANGLES))
+
+
+@pytest.mark.slow
+def test_stripes_that_begin_half_way_are_taken_off():
+    angles = np.arange(180)
+    offsets = np.random.default_rng(2).normal(0, 0.4, round(1.2 * SIZE)).astype(np.float32)
+    clean = scan(angles=angles)
+    look = inspect(clean + offsets * (angles >= 90)[:, None], angles)
+    assert kinds(look) == {"stripes"} and (look.prepared - clean)[90:, 10:-10].std() < 0.7 * offsets.std()
+    assert (look.prepared - clean)[:90].std() < 0.5 * offsets.std()
 
 
 @pytest.mark.slow
@@ -232,6 +273,13 @@ def test_round_steps_decide_where_noise_hides_the_end_point():
         assert bool(told) == bool(said) and all(said in text for text in told)
 
 
+@pytest.mark.parametrize("inclusive", [True, False])
+def test_the_end_point_of_half_a_turn_is_found_in_noise(inclusive):
+    angles = np.linspace(0, 180, VIEWS, endpoint=inclusive)
+    b = scan(1.0, angles, 0.1, image=painted("stones", SIZE, 0).numpy())
+    assert bool(ends_twice(b.astype(float), 180, 1.0)) == inclusive
+
+
 def test_photon_noise_is_measured_over_the_value():
     rng, clean = np.random.default_rng(3), scan(noise=0) * 0.1
     b = -np.log(rng.poisson(2e3 * np.exp(-clean)) / 2e3).astype(np.float32)
@@ -287,3 +335,22 @@ def test_names_of_repairs_are_checked():
     with pytest.raises(ArgumentError, match="rings is none; there are " + ", ".join(REPAIRS)):
         inspect(scan(), ANGLES, raw=["rings"])
     np.testing.assert_array_equal(running_median(np.array([0.0, 9.0, 1.0, 2.0, 3.0]), 3), [0, 1, 2, 2, 3])
+
+
+def test_a_volume_may_have_slices_of_air_or_nothing():
+    """The slice in the middle tells of the geometry, unless it shows air alone."""
+    b, rng = scan(3.0), np.random.default_rng(6)
+    air = 0.05 * rng.standard_normal(b.shape).astype(np.float32)
+    volume = np.stack([b, air, np.zeros_like(b)])
+    result = smadmm.reconstruct(volume, ANGLES, iterations=3)
+    assert result.settings["center"] == pytest.approx(3, abs=0.1) and np.isfinite(result.image).all()
+    assert np.abs(result.image[1]).max() < 0.1 * result.image[0].max() and not result.image[2].any()
+    with pytest.raises(ValueError, match="is constant"):
+        smadmm.reconstruct(np.zeros_like(b), ANGLES)
+
+
+def test_an_image_of_a_given_size_is_computed_wider_too():
+    truncated = scan()[:, 35:-35]
+    whole, part = (smadmm.reconstruct(truncated, ANGLES, size=size, iterations=3) for size in (None, 41))
+    assert part.image.shape == (41, 41)
+    np.testing.assert_allclose(part.image, whole.image[2:-2, 2:-2], atol=0.02 * np.abs(whole.image).max())

@@ -619,8 +619,8 @@ def test_a_scan_brings_along_what_it_knows(tmp_path):
     values, truth = np.random.default_rng(0).random((20, 40)).astype("f4"), np.eye(40, dtype="f4")
     np.savez(tmp_path / "a.npz", sinogram=values)
     found = read_sinogram(tmp_path / "a.npz", "0:180")
-    assert found.told().angles == (0.0, 180.0) and len(found.evenly(5).told().angles) == 5
-    assert read_sinogram(tmp_path / "a.npz", "0:180:end").told().angles[-1] == 180
+    assert found.angles == (0.0, 180.0) and len(found.evenly(5).angles) == 5
+    assert read_sinogram(tmp_path / "a.npz", "0:180:end").angles[-1] == 180
     scan = replace(found, center=2.5, truth=truth)
     told = smadmm.reconstruct(scan, iterations=1, raw=True).settings
     assert told["center"] == 2.5 and told["size"] == [40, 40] and told["views"] == 20

@@ -176,10 +176,10 @@ def reconstruct(
         limit = None if iterations is None and seconds is None else Stop(iterations=iterations, seconds=seconds)
         return by_operator(sinogram, operator, prior, start, limit, strength, bounds, truth, seed)
     if isinstance(sinogram, Measured):
-        geometry, told = geometry or sinogram.beam, sinogram.told()
-        sinogram, angles = told.sinogram, told.angles if angles is None else angles
-        center = told.center if center == "auto" and told.center is not None else center
-        truth = told.truth if truth is None else truth
+        source = sinogram
+        geometry, angles = geometry or source.beam, source.angles if angles is None else angles
+        center = source.center if center == "auto" and source.center is not None else center
+        sinogram, truth = source.array, source.truth if truth is None else truth
     refuse_noise(None, photons)
     one_of("method", method, METHODS)
     one_of("loss", loss, ("squares", *SHAPES))
@@ -287,13 +287,13 @@ def _looked_at(
         degrees = angles_of(angles, int(rows.shape[0]))
         told = 0.0 if small and center == "auto" else center
         survey = survey_of(some(rows, views).numpy(), degrees[views], told, off, geometry)
-        return replace(survey, angles=degrees, width=1.0, fitted=False), None
+        return replace(survey, angles=degrees, width=1.0, sought=False), None
     values = rows.numpy()
     survey = survey_of(values, angles, center, off, geometry)
     if set(REPAIRS) <= off:
         return survey, None
     look = repaired(values, survey, off)
-    return replace(survey, center=look.center, fitted=False, findings=()), look
+    return replace(survey, center=look.center, sought=False, findings=()), look
 
 
 def _changed(

@@ -44,7 +44,7 @@ WEDGE_ERROR, SURE = 0.05, 0.15  # detectors: the error of an axis if energies do
 COMPARED = 90  # views whose rays are compared
 SMOOTH, ASIDE = 7, (4, 12)  # detectors, and the fewest and most views at each side, to compare views
 SEEN = 1.5  # times the difference after one step, that after two: not noise alone
-NO_STEP = 0.6  # of a step between the last view and the first, with twice its spread: the first comes again
+NO_STEP, RARE = 0.35, 0.05  # of a usual step, if that seldom happens: the first view comes again
 
 
 class Axis(NamedTuple):
@@ -314,10 +314,10 @@ def _repeats(views: Array, following: Array) -> bool | None:
     places = [p for p in (*range(m, 4 * m), *range(n - 4 * m, n - m)) if m <= p <= n - m]
     steps = np.array([_step_between(views[p - m : p], views[p : p + m]) for p in places])
     usual, last = float(np.median(steps)) if places else 0.0, _step_between(views[-m:], following[:m])
-    doubt = 2 * spread(steps)
-    if usual > 0 and abs(last) + doubt < NO_STEP * usual:
+    rarely = [float((np.abs(steps) <= size).mean()) < RARE for size in (max(abs(last), 0.1 * usual), usual / 2)]
+    if usual > 0 and abs(last) < NO_STEP * usual and rarely[0]:
         return True
-    return False if usual > 0 and last - doubt > (1 - NO_STEP) * usual else None
+    return False if usual > 0 and last > (1 - NO_STEP) * usual and rarely[1] else None
 
 
 def _step_between(before: Array, after: Array) -> float:

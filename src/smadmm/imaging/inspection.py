@@ -67,6 +67,7 @@ LASTING = 0.6  # correlation of the stripes of both halves of the views
 SHADED = 0.1  # of a large mean value: detectors behind the object
 STRIPED = 0.35  # usual spreads: smaller offsets are what images leave
 STUCK, STUCK_WINDOW = 0.05, 13  # a detector that changes less, compared with the detectors around it, is stuck
+FILLED = 0.1  # error of values that are filled in from their neighbours, as a share of them
 STILL, BLOCK = 0.005, 24  # so is one that hardly changes between such as do, if they are so near
 NO_PART = 0.5  # of its changes: what an image leaves of a detector that tells nothing of it
 BENT = 8.0  # times the usual second difference along the detector: a detector to be looked at
@@ -178,7 +179,7 @@ class Survey:
     width: float
     findings: tuple[Finding, ...]
     geometry: FanGeometry | None = None  # None: parallel
-    fitted: bool = False  # the axis is that of the sine fit, which repaired data may improve
+    sought: bool = False  # the axis was found in the data, and repaired data may tell a better one
     steady: bool = True  # masses and their centres are what the angles say
 
 
@@ -192,7 +193,9 @@ def survey_of(
     """Angles, axis and width, from one slice."""
     if geometry is not None:
         return _fan_survey(b, angles, center, off, geometry)
-    values = filled(np.where(stuck(b), np.nan, np.asarray(b, dtype=np.float64)))
+    missing = stuck(b)
+    values = filled(np.where(missing, np.nan, np.asarray(b, dtype=np.float64)))
+    missing |= ~np.isfinite(b).any(0)
     findings: list[Finding] = []
     given = np.asarray((0.0, 180.0) if angles is None else angles, dtype=np.float64).ravel()
     is_range, (first, last) = len(given) == 2 < len(values), given[[0, -1]]
@@ -208,12 +211,26 @@ def survey_of(
         if with_end:
             degrees = inclusive
             axis = find_axis(values, degrees) if isinstance(center, str) and "axis" not in off else axis
+    axis = axis._replace(error=math.hypot(axis.error, _moved(values, missing)))
     middle, found = _axis_used(axis, isinstance(center, str) and "axis" not in off)
     width, outside = _width(_without_offset(values, off)[0], off)
     findings += [*found, *outside, *_gaps(degrees)]
-    fitted = isinstance(center, str) and "axis" not in off and axis.left < GOOD_FIT
     steady = is_steady(values, degrees) and (axis.error < ACCEPTED or middle == 0) and _agrees(values, degrees, middle)
-    return Survey(degrees, middle, axis.error, width, tuple(findings), fitted=fitted, steady=steady)
+    return Survey(
+        degrees,
+        middle,
+        axis.error,
+        width,
+        tuple(findings),
+        sought=isinstance(center, str) and "axis" not in off,
+        steady=steady,
+    )
+
+
+def _moved(values: Array, missing: NDArray[np.bool_]) -> float:
+    """How far detectors that are filled in from their neighbours may move centres of mass."""
+    means, t = values.mean(0), np.arange(values.shape[1]) - (values.shape[1] - 1) / 2
+    return FILLED * abs(float((means * t)[missing].sum())) / max(abs(float(means.sum())), 1e-30)
 
 
 def _inclusive(repeats: bool | None, first: float, last: float, views: int) -> tuple[bool, list[Finding]]:
@@ -454,7 +471,7 @@ def _again(
     survey: Survey, values: NDArray[np.float32], weights: NDArray[np.float32], taken: NDArray[np.float32]
 ) -> Survey:
     """The axis by a sine fit to repaired data; offsets of detectors move all centres of mass alike."""
-    if not survey.fitted:
+    if not survey.sought:
         return survey
     rows = filled(np.where(weights > 0, values, np.nan).astype(np.float64))
     axis = refined(sine_fit(rows, survey.angles), rows, survey.angles)
@@ -463,7 +480,7 @@ def _again(
     offsets = taken.mean(0)
     t = np.arange(len(offsets)) - (len(offsets) - 1) / 2
     moved = float(np.sqrt((offsets**2).mean() * (t**2).sum()) / abs(np.median(rows.sum(1))))
-    axis = axis._replace(error=math.hypot(axis.error, moved))
+    axis = axis._replace(error=math.hypot(axis.error, moved, _moved(rows, (weights == 0).all(0))))
     center, found = _axis_used(axis, True)
     kept = tuple(f for f in survey.findings if f.kind != "axis")
     return replace(survey, center=center, center_error=axis.error, findings=(*kept, *found))

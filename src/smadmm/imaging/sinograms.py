@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,26 +30,26 @@ QUIETEST = 1e-3  # noise is never taken for less than this share of the sinogram
 Rows = Any  # one sinogram: a tensor views x detectors, or `Views` of an array that is too large for memory
 
 
-class Told(NamedTuple):
-    """A sinogram, or a stack of them, and what is known beside it; None: not known."""
-
-    sinogram: Any
-    angles: Any
-    center: float | None
-    truth: Any
-
-
 class Measured(ABC):
     """A scan that says how it was measured, such as smadmm.io reads."""
+
+    center: float | None  # the axis of rotation in detectors off the middle; None: not known
+    truth: Any  # the image; None: not known
 
     @property
     @abstractmethod
     def beam(self) -> FanGeometry | None:
         """The fan; None: parallel rays."""
 
+    @property
     @abstractmethod
-    def told(self) -> Told:
-        """The rest of what it brings along."""
+    def angles(self) -> Any:
+        """Of the views in degrees, or the two ends of their range."""
+
+    @property
+    @abstractmethod
+    def array(self) -> Any:
+        """A sinogram, or a stack of them."""
 
 
 class Views:

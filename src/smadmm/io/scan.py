@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smadmm.arguments import ArgumentError, FileError
-from smadmm.imaging.sinograms import Measured, Told
+from smadmm.imaging.sinograms import Measured
 from smadmm.operators.fan import FanGeometry
 
 BLOCK = 2**28  # bytes of slices that are read together, where slices lie across what is stored
@@ -256,12 +256,16 @@ class Sinogram(Measured):
             raise ScanError(self.path, f"is a volume with a {self.geometry}: a cone beam", cure)
         return self.geometry.beam(self.path)
 
-    def told(self) -> Told:
-        """What reconstruct(scan) takes from it beside the beam; a range whose end is open is left to the data."""
+    @property
+    def angles(self) -> Any:
+        """A range whose end is open is left to the data."""
         open_end = self.span is not None and self.end_point is None and self.span[2] == len(self.degrees)
-        angles = self.span[:2] if open_end and self.span is not None else self.degrees
-        array = self[0] if len(self) == 1 else self
-        return Told(array, angles, self.center, self.truth)
+        return self.span[:2] if open_end and self.span is not None else self.degrees
+
+    @property
+    def array(self) -> Any:
+        """One slice, or all of them by number."""
+        return self[0] if len(self) == 1 else self
 
     def __repr__(self) -> str:
         slices, views, detectors = self.shape
