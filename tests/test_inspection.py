@@ -276,7 +276,7 @@ def test_round_steps_decide_where_noise_hides_the_end_point():
 @pytest.mark.parametrize("inclusive", [True, False])
 def test_the_end_point_of_half_a_turn_is_found_in_noise(inclusive):
     angles = np.linspace(0, 180, VIEWS, endpoint=inclusive)
-    b = scan(1.0, angles, 0.1, image=painted("stones", SIZE, 0).numpy())
+    b = scan(1.0, angles, 0.4, image=painted("wood", SIZE, 0).numpy())
     assert bool(ends_twice(b.astype(float), 180, 1.0)) == inclusive
 
 
