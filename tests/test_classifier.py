@@ -534,3 +534,51 @@ def test_pictures(data):
     assert stream.plot().axes
     with pytest.raises(ValueError, match="there is no history to draw; call fit"):
         stream.objective_plot()
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "student"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_stream_of_numbers_comes_near_the_fit_of_all_rows(loss, sparse):
+    """Columns and targets of other units; a fifth of wrong targets for the robust losses; a copy goes on alike."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((6000, 6)) * (rng.random((6000, 6)) < 0.5) * 10.0 ** np.arange(-3, 3)
+    clean = 1000 * (X[:, 0] * 2e3 - X[:, 1] * 100 + 7)
+    wrong = (rng.random(6000) < 0.2) * 1e5 * (loss != "squared")
+    y = clean + 300 * rng.standard_normal(6000) + wrong
+    X = sp.csr_array(X) if sparse else X
+    stream, whole = (GraphGuidedRegressor(graph=None, loss=loss) for _ in range(2))
+    for i in range(0, 6000, 500):
+        if i == 3000:
+            stream = pickle.loads(pickle.dumps(stream))
+        stream.partial_fit(X[i : i + 500], y[i : i + 500])
+    whole.fit(X, y)
+    assert np.std(stream.predict(X) - clean) < np.std(whole.predict(X) - clean) + 60 and stream.n_iter_ == 12
+    assert not hasattr(stream, "history_") and stream.score(X, clean) > 0.9
+
+
+def test_wide_data_do_not_lead_hubers_scale_to_zero():
+    """Noise with four features per row: the residuals that are left say nothing until the fitted unknowns count."""
+    rng = np.random.default_rng(1)
+    X, y = rng.standard_normal((100, 400)), rng.standard_normal(100)
+    for loss in ("huber", "student"):
+        model = GraphGuidedRegressor(loss=loss, random_state=0).fit(X, y)
+        assert model.n_nonzero_ < 40 and 0.6 < model.scale_ < 1.5
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-160, 1e150, 1e300])
+def test_units_of_any_size(size):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((80, 3))
+    y = X[:, 0] + 0.5 * rng.standard_normal(80)
+    usual, other = (GraphGuidedClassifier().fit(Z, y > 0) for Z in (X, X * size))
+    np.testing.assert_allclose(other.coef_standardized_, usual.coef_standardized_, rtol=1e-6)
+    usual, other = (GraphGuidedRegressor().fit(X, z) for z in (y, y * size))
+    np.testing.assert_allclose(other.coef_standardized_, usual.coef_standardized_, rtol=1e-6, atol=1e-9)
+
+
+def test_a_column_without_numbers_is_named():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"age": [1.0, 2, 3, 4], "town": list("abab"), "since": pd.date_range("2024", periods=4)})
+    for gone, named in (("since", "town"), ("town", "since")):
+        with pytest.raises(ValueError, match=f"the column '{named}' does not hold numbers; encode it first"):
+            GraphGuidedClassifier().fit(frame.drop(columns=gone), [0, 1, 0, 1])

@@ -257,6 +257,7 @@ class GraphGuidedRegressor(_Regressor):
         alpha = self.alpha_ if hasattr(self, "coef_") else self.alpha
         if not hasattr(self, "coef_"):
             self.fit(X, y, weight)
+            self.n_iter_ = 0
         self._first, (centre, unit) = self._standard, self._target
         noise = {"squared": unit, "huber": HUBER * self.scale_, "student": self.scale_}[self.loss] / unit
         self._residual_unit = noise = noise or 1.0
