@@ -27,6 +27,7 @@ from smadmm.losses import (
     Stream,
     Student,
 )
+from smadmm.losses.glm import PIECE
 from smadmm.operators import CodedDiffraction, Matrix, Ptychography, Radon, circle_masks
 from smadmm.proxes import L1
 from smadmm.sampling import Ordered, Rng, iid, pass_batches, reshuffled, run_batches, runs
@@ -332,3 +333,15 @@ def test_operators_are_blocks_of_a_matrix():
         OperatorLeastSquares(BLOCKS[0], b[:5], dtype=torch.float64).value(x, torch.tensor([0]))
     with pytest.raises(TypeError, match="for operators use losses.OperatorLeastSquares"):
         LeastSquares(BLOCKS, b)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_batch_larger_than_a_piece_gives_the_mean_over_its_samples(sparse):
+    rng = np.random.default_rng(0)
+    X, b = rng.standard_normal((50, 3)), np.sign(rng.standard_normal(50))
+    f = Logistic(scipy.sparse.csr_array(X) if sparse else X, b, sample_weight=rng.random(50))
+    batch = torch.from_numpy(rng.integers(50, size=PIECE + 1000))
+    x, old = torch.from_numpy(rng.standard_normal((2, 3)))
+    found = f.gradient((x, old), (1.0, -0.5), batch)
+    parts = [f.gradient((x, old), (1.0, -0.5), batch[i : i + 1]) for i in range(len(batch))]
+    torch.testing.assert_close(found, torch.stack(parts).mean(0), rtol=1e-12, atol=1e-14)
