@@ -17,8 +17,8 @@ SOURCE = Path(smadmm.__file__).parent
 # a room may import those above it; the longest name that fits a module is its room
 ORDER = ["arguments", "extras", "compilation", "workers", "io.files", "schedules", "sampling", "operators", "problem",
          "distributed", "xsteps", "ysteps", "estimators", "stepsize", "losses", "proxes", "solver", "certificate",
-         "tuning", "theory", "checkpoint", "running", "protocol", "comparing", "denoisers", "imaging", "learn",
-         "interop", "io", "report", "denoisers.training", "cli", "paper"]  # fmt: skip
+         "tuning", "theory", "checkpoint", "results", "signals", "guard", "running", "protocol", "comparing",
+         "denoisers", "imaging", "learn", "interop", "io", "report", "denoisers.training", "cli", "paper"]  # fmt: skip
 
 
 def room(module):
@@ -72,13 +72,19 @@ def test_import_is_light():
 
 
 @pytest.mark.command
-def test_import_adds_less_than_three_tenths_of_a_second():
-    code = "import time, torch; t = time.process_time(); import smadmm; smadmm.run; print(time.process_time() - t)"
-    times = [
+def test_import_adds_less_than_a_third_of_torch():
+    """In CPU time of one process, so that other work on the machine weighs on both."""
+    code = """
+import time
+begin = time.process_time(); import torch
+middle = time.process_time(); import smadmm; smadmm.run
+print((time.process_time() - middle) / (middle - begin))
+"""
+    ratios = [
         float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
         for _ in range(3)
     ]
-    assert min(times) < 0.3
+    assert min(ratios) < 1 / 3
 
 
 def test_names_come_with_their_first_use():

@@ -35,7 +35,7 @@ from smadmm.report import (
     png,
 )
 from smadmm.report.page import anchors, part_html
-from smadmm.running import History
+from smadmm.results import History
 
 NASTY = "</script><script>alert(1)</script> \" ' & <b> \u2028"
 

@@ -23,7 +23,8 @@ from smadmm.io.phantoms import abdomen
 from smadmm.losses import AmplitudeLoss
 from smadmm.losses.phase import constant_start, spectral_start
 from smadmm.operators import CodedDiffraction, circle_masks
-from smadmm.running import Reason, Result, Stop
+from smadmm.results import Reason, Result
+from smadmm.running import Stop
 
 PIXELS = np.clip((abdomen(40, 0) + 1000) / 10, 0, 255).astype(np.uint8)
 TRUTH = as_unit(PIXELS)

@@ -17,7 +17,7 @@ from smadmm import ADMM, SGD, Problem, Reason, Stop, Storm, run
 from smadmm.losses import ArrayRows, Stream, StreamFailed, TableRows
 from smadmm.losses.stream import _plain, _restored
 from smadmm.proxes import L1
-from smadmm.running import Interrupted
+from smadmm.results import Interrupted
 from smadmm.sampling import Rng
 
 D = 4

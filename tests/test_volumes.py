@@ -158,6 +158,9 @@ def test_the_folder_keeps_what_the_result_needs(volume, tmp_path):
     assert held == {0: {"fbp", "residual"}, 1: set(), SLICES // 2: {"fbp", "residual"}, 3: set()}  # those shown
     again = reconstruct(volume, slices=(1, 3), **options)  # from the volume of another run
     np.testing.assert_array_equal(again.image, np.load(tmp_path / "image.npy")[1:3])
+    alone = reconstruct(volume, slices=(3, 4), **options)  # of this one the run of the whole volume showed nothing
+    assert list(alone.shown) == ["SMADMM"] and alone.residual is None
+    assert len(alone.plot().axes) == 2
 
 
 def test_a_run_for_all_slices_and_one_for_some_refuse_each_other(volume, tmp_path):

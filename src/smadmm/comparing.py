@@ -22,7 +22,8 @@ from torch import Tensor
 from smadmm.extras import needs
 from smadmm.problem import Problem
 from smadmm.protocol import Tried, Tuned, interval, refuse_seen
-from smadmm.running import Diverged, Result, Solver, Stop, run
+from smadmm.results import Diverged, Result
+from smadmm.running import Solver, Stop, run
 from smadmm.sampling import Rng
 from smadmm.tuning import auto, start_of
 from smadmm.workers import executing, spread
@@ -120,9 +121,11 @@ def tune(
     repetition, so that methods with grids of different sizes get the same number of runs. A point that diverges, or
     that `solver_of` refuses by a ValueError, loses to all others and is counted in `Tuned.flags`. `reported` are the
     seeds that you will report: they are refused here. Where data are held out, tune on other data than you report.
-        Of the answer, `best` is the best point, for `solver_of(problem, seed=..., **tuned.best)`, and `tried` has every
+
+    Of the answer, `best` is the best point, for `solver_of(problem, seed=..., **tuned.best)`, and `tried` has every
     point with its score, or with the reason why it was refused.
-        `executor`: a number of processes, or any concurrent.futures.Executor, does the runs in parallel, with the same
+
+    `executor`: a number of processes, or any concurrent.futures.Executor, does the runs in parallel, with the same
     scores; solvers are sent to it, so the data should be small beside the work.
 
     >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))

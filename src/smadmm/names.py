@@ -8,7 +8,8 @@ from smadmm.imaging.ct import reconstruct
 from smadmm.imaging.phase import retrieve
 from smadmm.operators.fan import FanGeometry
 from smadmm.problem import FiniteSum, Loss, Penalty, Problem, Prox
-from smadmm.running import Diverged, History, Reason, Result, Stop, run
+from smadmm.results import Diverged, History, Reason, Result
+from smadmm.running import Stop, run
 from smadmm.schedules import Power, theorem_constant, theorem_dynamic
 from smadmm.solver import ADMM, State
 from smadmm.tuning import auto

@@ -13,12 +13,10 @@ from __future__ import annotations
 import math
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -30,17 +28,14 @@ from smadmm import checkpoint as checkpoints
 from smadmm.certificate import certify as certificate_of
 from smadmm.distributed import from_first, largest, place, refuse_drift
 from smadmm.estimators import Estimate
-from smadmm.extras import needs
+from smadmm.guard import EXPLOSION, check_estimate, trouble_of, why_not_finite
 from smadmm.io.files import locked
 from smadmm.losses.stream import Stream, StreamEnded, StreamFailed, StreamLate
-from smadmm.problem import FiniteSum, Penalty, Problem
+from smadmm.problem import Penalty, Problem
+from smadmm.results import PARTS, Diverged, History, Interrupted, Reason, Result
 from smadmm.sampling import next_kept
+from smadmm.signals import deliver, interruptible
 from smadmm.solver import State
-
-EXPLOSION = 1e8  # growth of |x| that counts as divergence
-NOT_FINITE = "look for NaN or infinity in the data or the loss"
-PARTS = ("gradient", "subdifferential", "feasibility")  # of the certificate
-NAMED = 5  # samples that an error names
 
 T = TypeVar("T")
 Measure = Callable[[Any], float]  # a state -> a number for the history
@@ -55,183 +50,6 @@ class Solver(Protocol):
     def seed(self) -> int: ...
     def init(self, x: Tensor) -> State: ...
     def step(self, s: State) -> State: ...
-
-
-class History(Mapping[str, list[float]]):
-    """Columns by name: history["objective"][-1]. Rows that lack a column hold NaN there.
-
-    >>> history = History({"k": [0, 100], "objective": [1.0, 0.5]})
-    >>> history
-    History(2 rows: k, objective)
-    >>> history["objective"][-1]
-    0.5
-    """
-
-    def __init__(self, columns: Mapping[str, list[float]] | None = None):
-        self.columns: dict[str, list[float]] = {name: list(values) for name, values in (columns or {}).items()}
-
-    def append(self, row: Mapping[str, float]) -> None:
-        length = self.rows
-        for name in row:
-            self.columns.setdefault(name, [math.nan] * length)
-        for name, values in self.columns.items():
-            values.append(row.get(name, math.nan))
-
-    @property
-    def rows(self) -> int:
-        return len(next(iter(self.columns.values()), []))
-
-    def __getitem__(self, name: str) -> list[float]:
-        if name not in self.columns:
-            raise KeyError(f"no column {name!r}; there are {', '.join(self.columns) or 'none'}")
-        return self.columns[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.columns)
-
-    def __len__(self) -> int:
-        return len(self.columns)
-
-    def __repr__(self) -> str:
-        return f"History({self.rows} rows: {', '.join(self.columns)})"
-
-    def to_dataframe(self) -> Any:
-        """A pandas DataFrame."""
-        return needs("pandas", None, "data frames").DataFrame(self.columns)
-
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """A CSV file with a row per record."""
-        from smadmm.io.files import write_csv
-
-        write_csv(path, [dict(zip(self.columns, row, strict=True)) for row in zip(*self.columns.values(), strict=True)])
-
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        """A JSON file of columns; it has no NaN: missing values become null."""
-        from smadmm.io.files import write_json
-
-        write_json(path, self.columns)
-
-    def plot(self, y: str = "objective", x: str = "sfo", ax: Any = None, **line: Any) -> Any:
-        """Draw one column against another; returns the matplotlib axes."""
-        plt = needs("matplotlib.pyplot", "plot", "figures")
-        ax = plt.figure().add_subplot() if ax is None else ax
-        ax.plot(self[x], self[y], **line)
-        ax.set(xlabel=x, ylabel=y)
-        return ax
-
-
-class Reason(Enum):
-    """Why a run ended.
-
-    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
-    >>> solve(problem, budget=60).reason is Reason.GRADIENTS
-    True
-    """
-
-    ITERATIONS = "all iterations done"
-    GRADIENTS = "budget of sample gradients used"
-    SECONDS = "time used"
-    CERTIFICATE = "certificate reached"
-    PATIENCE = "no more progress in the objective"
-    CALLBACK = "stopped by the callback"
-    STREAM_ENDED = "the stream has ended"
-    SOURCE_FAILED = "the source of the stream failed"
-    INTERRUPTED = "interrupted by a signal"
-    OTHER_RANK = "stopped with another rank"
-
-
-class Diverged(FloatingPointError):
-    """The iterates are no longer finite or explode; `state` is the last good one, `history` what was recorded.
-
-    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
-    >>> try:
-    ...     run(ADMM(problem, SGD(3), rho=1e-9, eta=1e-9), torch.zeros(3), Stop(iterations=99), progress=False)
-    ... except Diverged as error:
-    ...     print(error.state.k < 99)
-    True
-    """
-
-    def __init__(self, message: str, state: State, history: History):
-        super().__init__(message)
-        self.state, self.history = state, history
-
-
-@dataclass(frozen=True, repr=False)
-class Result:
-    """Where a run ended, what it recorded, and why it stopped; `x` is the answer of the method.
-
-    `best` is the state with the smallest recorded certificate, where it was recorded. `random` is that of an iteration
-    drawn uniformly from all of the run, the output of which the theorems speak, where it was asked for. Both go without
-    what an estimator carries beside v.
-
-    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
-    >>> result = solve(problem, budget=600)
-    >>> result.x.shape, result.interrupted
-    (torch.Size([3]), False)
-    """
-
-    state: State
-    history: History
-    reason: Reason
-    best: State | None = None
-    random: State | None = None
-    notes: tuple[str, ...] = ()  # what a person should know of the data that came
-
-    @property
-    def x(self) -> Tensor:
-        """The answer: the average where the method averages, the coupled point of ASVRG, else the last iterate."""
-        return self.state.answer
-
-    @property
-    def interrupted(self) -> bool:
-        return self.reason is Reason.INTERRUPTED
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What a person should know before using the answer."""
-        cut = (f"the run was interrupted after {self.state.k} iterations",) if self.interrupted else ()
-        return (*cut, *self.notes)
-
-    def __repr__(self) -> str:
-        parts = [f"x {' x '.join(map(str, self.x.shape)) or 'scalar'}"]
-        for column, name in (("objective", "objective"), ("certificate", "dist^2")):
-            if column in self.history:
-                parts.append(f"{name} {self.history[column][-1]:.6g}")
-        parts.append(f"{self.state.k} iterations, {self.state.sfo} sample gradients")
-        parts.append(f"{self.history['seconds'][-1]:.3g} s, {self.reason.value}")
-        return f"Result({', '.join(parts)})"
-
-    def plot(self, y: str | None = None, x: str = "sfo", ax: Any = None, **line: Any) -> Any:
-        """Draw a column of the history (the objective, or what else was recorded); returns the matplotlib axes."""
-        recorded = [name for name in self.history if name not in ("k", "sfo", "seconds", *PARTS)]
-        if y is None and not recorded:
-            raise ValueError("this run recorded nothing to draw; run it with certify=True or with metrics")
-        y = y or ("objective" if "objective" in recorded else recorded[0])
-        return self.history.plot(y, x, ax, **line)
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """x.npy, history.csv and run.json in a folder, made if need be."""
-        from smadmm.io.files import output_folder, write_array, write_json
-
-        target = output_folder(folder)
-        write_array(target / "x.npy", self.x.detach().cpu().resolve_conj().numpy())
-        self.history.to_csv(target / "history.csv")
-        last = {name: column[-1] for name, column in self.history.items()}
-        write_json(target / "run.json", {**last, "stopped": self.reason.value, "warnings": list(self.warnings)})
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a run: `result` is what it had reached, which the checkpoint holds, too, where there is one.
-
-    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
-    >>> error = smadmm.running.Interrupted(solve(problem, budget=60))
-    >>> str(error)
-    'after 30 iterations'
-    """
-
-    def __init__(self, result: Result):
-        super().__init__(f"after {result.state.k} iterations")
-        self.result = result
 
 
 @dataclass(frozen=True)
@@ -311,35 +129,6 @@ class Recorder:
         return row | {name: float(metric(s)) for name, metric in self.metrics.items()}
 
 
-@contextmanager
-def interruptible() -> Iterator[list[signal.Signals]]:
-    """Collects SIGINT and SIGTERM, unless ignored, instead of dying of them; a second one acts as usual."""
-    caught: list[signal.Signals] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield caught
-        return
-    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    previous = {number: handler for number, handler in previous.items() if handler is not signal.SIG_IGN}
-
-    def note(number: int, frame: Any) -> None:
-        caught.append(signal.Signals(number))
-        signal.signal(number, previous[signal.Signals(number)])
-
-    for number in previous:
-        signal.signal(number, note)
-    try:
-        yield caught
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def deliver(caught: list[signal.Signals]) -> None:
-    """Let the first signal that `interruptible` has collected act as usual, now that the state is kept."""
-    if caught:
-        signal.raise_signal(caught[0])
-
-
 class _Saver:
     """Writes the checkpoint every so many iterations or seconds."""
 
@@ -401,7 +190,7 @@ class _Running:
             self.state = self._patiently(lambda: start if not isinstance(start, Tensor) else self.solver.init(start))
             self.first = self.state.k
             if not bool(torch.isfinite(self.state.est.v).all()):
-                raise Diverged(self._why_not_finite(self.state), self.state, self.history)
+                raise Diverged(why_not_finite(self.solver.problem, self.state), self.state, self.history)
             self.save()  # at once: a path that cannot be written to is found now, not hours later
         if not self.history.rows:
             self.record()
@@ -434,10 +223,10 @@ class _Running:
         except Exception:  # of the source, or of a rank that is lost
             self.save()
             raise
-        _check_estimate(self.state, last)
+        check_estimate(self.state, last)
         trouble = trouble_of(self.state, self.limit)
         if trouble:
-            trouble = self._why_not_finite(self.state) or trouble
+            trouble = why_not_finite(self.solver.problem, self.state) or trouble
             self.state = last
             self.save()
             raise Diverged(f"{trouble}. The state of iteration {last.k} is kept", last, self.history)
@@ -461,23 +250,6 @@ class _Running:
                     raise _Ends(Reason.SECONDS) from None
             finally:
                 self.clock += time.perf_counter() - begin if timed else 0.0
-
-    def _why_not_finite(self, s: State) -> str:
-        """Which part of the problem first gave NaN or infinity; empty where none did, and the step is to blame."""
-        for h, z, y in zip(self.solver.problem.hs, s.zs, s.ys, strict=False):
-            if bool(torch.isfinite(z).all()) and not bool(torch.isfinite(y).all()):
-                return f"the prox of {type(h).__name__} gave values that are not finite in iteration {s.k}; look there"
-        x, v, f = s.est.at, s.est.v, self.solver.problem.f
-        if bool(torch.isfinite(v).all()) or not bool(torch.isfinite(x).all()):
-            return ""
-        what = f"the gradient is not finite after iteration {s.k}" if s.k else "the gradient is not finite at the start"
-        samples = bad_samples(f, x) if isinstance(f, FiniteSum) else []
-        if samples:
-            listed = ", ".join(map(str, samples[:NAMED])) + (", ..." if len(samples) > NAMED else "")
-            return f"{what}; look for NaN or infinity in the data of sample {listed}, or in the loss there"
-        if isinstance(f, Stream):
-            return f"{what}; look for NaN or infinity in the stream before sample {s.drawn}, or in the loss"
-        return f"{what}; {NOT_FINITE}"
 
     def record(self, last: bool = False) -> Reason | None:
         refuse_drift(self.state.x, self.state.k)
@@ -656,48 +428,3 @@ def _check_arguments(solver: Solver, start: Any, stop: Any, counts: Mapping[str,
         raise ValueError("patience needs an objective, which a stream or a denoiser does not have; use another rule")
     if stop.patience is not None and counts["sparse"] != 1:
         raise ValueError("patience looks at the objective in every row; leave sparse at 1")
-
-
-def _check_estimate(s: State, last: State) -> None:
-    """What an estimator may forget: to return an Estimate, and to count (a budget of gradients would never end)."""
-    shape = tuple(getattr(getattr(s.est, "v", None), "shape", ()))
-    if shape != tuple(s.x.shape):
-        raise ValueError(
-            f"an estimator's update returns an Estimate with v of shape {tuple(s.x.shape)}, "
-            f"got {type(s.est).__name__} with v of shape {shape}"
-        )
-    if s.drawn > last.drawn and s.est.sfo <= last.est.sfo:
-        raise ValueError(
-            f"iteration {s.k} drew {s.drawn - last.drawn} samples, but the estimator's sfo stayed {s.est.sfo}; let its "
-            "update return the earlier sfo plus the sample gradients it computed"
-        )
-
-
-def bad_samples(f: FiniteSum, x: Tensor, most: int = NAMED + 1) -> list[int]:
-    """The first samples whose gradient at x is not finite, found by halving the parts that have some."""
-    waiting: list[Tensor] = [f.everything]
-    found: list[int] = []
-    while waiting and len(found) < most:
-        part = waiting.pop()
-        if bool(torch.isfinite(f.gradient((x,), (1.0,), part)).all()):
-            continue
-        if len(part) == 1:
-            found.append(int(part))
-        else:
-            waiting += [part[len(part) // 2 :], part[: len(part) // 2]]
-    return found
-
-
-def trouble_of(s: State, limit: float) -> str | None:
-    """What is wrong with a state, and the likely cause."""
-    size, slope = (float(torch.linalg.vector_norm(v)) for v in (s.x, s.est.v))
-    if size <= limit and math.isfinite(slope):
-        return None
-    if math.isfinite(size) and size <= limit:
-        what, cause = "the gradient is not finite", NOT_FINITE
-    elif not all(bool(y.isfinite().all()) for y in s.ys):
-        what, cause = "y, which a prox or denoiser made, is not finite", "look for NaN or infinity there, or raise eta"
-    else:
-        what = f"|x| = {size:.3g} has exploded" if math.isfinite(size) else "x is not finite"
-        cause = "the step 1/eta is likely too long for this problem: raise eta, or take smadmm.tuning.auto's"
-    return f"{what} after iteration {s.k}; {cause}"

@@ -54,7 +54,7 @@ def typed() -> str:
 def resumable() -> Iterator[None]:
     """Ctrl-C and SIGTERM keep what is done and say how to go on; warnings about the data come with the result."""
     from smadmm.imaging.result import DataWarning
-    from smadmm.running import Interrupted
+    from smadmm.results import Interrupted
 
     try:
         with warnings.catch_warnings():

@@ -21,7 +21,7 @@ def learn_stream(
     """The model, fitted chunk by chunk; what is done is kept in the folder until the caller has saved the whole."""
     from smadmm.io.models import save_model
     from smadmm.io.row_stream import open_rows
-    from smadmm.running import deliver, interruptible
+    from smadmm.signals import deliver, interruptible
 
     kept = None if folder is None else folder / UNFINISHED
     model, seen = _begun(model, kept, resume)

@@ -33,7 +33,8 @@ from smadmm.losses.operators import OperatorLeastSquares
 from smadmm.operators.differences import FiniteDifferences
 from smadmm.operators.linear import Operator, Stack
 from smadmm.problem import Problem, Prox
-from smadmm.running import Result, Stop, run
+from smadmm.results import Result
+from smadmm.running import Stop, run
 from smadmm.solver import ADMM
 from smadmm.xsteps import Newton, conjugate_gradients
 

@@ -33,7 +33,7 @@ from smadmm.imaging.sinograms import BackProjections, root_mean_square, small_me
 from smadmm.imaging.slices import Scan
 from smadmm.imaging.trial import Trust, settled, trial_of
 from smadmm.io.files import atomic_write, output_folder, read_arrays, read_json, write_arrays, write_slices
-from smadmm.running import History, Result
+from smadmm.results import History, Result
 
 LARGE_RESIDUAL = 0.1  # a relative residual that wants an explanation
 SMALL_RESIDUAL = 0.005  # the same, where views do not agree with each other
@@ -187,10 +187,12 @@ class Finished:
         self, sinogram: Any, truths: Any, look: Inspection | None, notices: list[str], seconds: float
     ) -> ImageResult:
         """All of it, in the unit and the kind of array of the sinogram."""
-        number = self.show if self.show in self.shown else max(self.shown)
+        number = self.show if self.show in self.shown else max(self.shown, default=self.show)
+        kept = self.shown.get(number, {})  # nothing of slices that a run of the whole volume has done
         shown = {} if truths is None else {"truth": np.asarray(truths[number], np.float32)}
         answer = np.array(self.images[number - self.wanted.start])
-        shown |= {"FBP": self.shown[number]["fbp"], self.scan.method.upper(): answer}
+        shown |= {"FBP": kept["fbp"]} if kept else {}
+        shown[self.scan.method.upper()] = answer
         image: Any = np.array(self.images[0]) if len(sinogram.shape) == 2 else self.images
         settings = self.scan.settings() | {
             "prior_sigma": self.scan.prior.sigma,
@@ -219,7 +221,7 @@ class Finished:
             interrupted=self.interrupted,
             unit=f"attenuation per {settings['geometry']['unit'] if settings['geometry'] else 'pixel'}",
             inspection=look,
-            residual=self.shown[number].get("residual"),
+            residual=kept.get("residual"),
             trust=None if self.trust is None else replace(self.trust, differs=self.trust.differs[self.scan.seen]),
         )
 

@@ -45,7 +45,8 @@ from smadmm.losses.phase import NO_DATA
 from smadmm.operators import CodedDiffraction
 from smadmm.operators.diffraction import PIECE
 from smadmm.problem import Prox
-from smadmm.running import Reason, Result, Stop, run
+from smadmm.results import Reason, Result
+from smadmm.running import Stop, run
 from smadmm.sampling import reshuffled
 from smadmm.solver import ADMM, State
 from smadmm.xsteps import Metric

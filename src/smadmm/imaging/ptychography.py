@@ -40,7 +40,8 @@ from smadmm.losses.phase import NO_DATA
 from smadmm.losses.ptychography import PtychographyLoss
 from smadmm.operators.ptychography import Ptychography
 from smadmm.problem import Prox, Step
-from smadmm.running import History, Reason, Result, Stop, run
+from smadmm.results import History, Reason, Result
+from smadmm.running import Stop, run
 from smadmm.sampling import reshuffled
 from smadmm.solver import ADMM, State
 from smadmm.xsteps import Metric

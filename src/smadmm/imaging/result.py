@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smadmm.running import History
+from smadmm.results import History
 
 Array = NDArray[np.float32]
 Limits = tuple[float, float]

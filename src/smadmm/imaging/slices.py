@@ -39,7 +39,8 @@ from smadmm.imaging.sinograms import (
 from smadmm.losses.tomography import Transmission
 from smadmm.operators.radon.projector import Projector
 from smadmm.proxes import TV
-from smadmm.running import Result, Stop, run
+from smadmm.results import Result
+from smadmm.running import Stop, run
 from smadmm.solver import State
 
 EVERY = 5  # iterations between two rows of the curves

@@ -28,7 +28,8 @@ from smadmm.imaging.priors import Prior
 from smadmm.imaging.sinograms import BackProjections
 from smadmm.imaging.slices import Scan
 from smadmm.losses.tomography import Tomography
-from smadmm.running import Result, Stop
+from smadmm.results import Result
+from smadmm.running import Stop
 
 HELD_OUT = 16  # every sixteenth view
 FEWEST = 3  # views to predict

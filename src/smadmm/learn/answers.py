@@ -24,7 +24,7 @@ from smadmm.learn.fitting import Fit, Report, fit_auto
 from smadmm.learn.loops import Array, Task
 from smadmm.learn.pointwise import CLASSIFICATION
 from smadmm.learn.scaling import column_sums
-from smadmm.running import History
+from smadmm.results import History
 
 ROUGHLY = 0.03  # root mean square of grad F + A'mu of the fits on a path, in units of alpha
 SOFTMAX_LARGEST = 1500  # unknowns of all classes together

@@ -18,11 +18,13 @@ import torch
 from scipy.sparse import issparse
 
 from smadmm.certificate import Certificate
+from smadmm.guard import EXPLOSION, trouble_of
 from smadmm.learn.loops import AT_ZERO, Array, AutoLoop, GenericAuto, Indices, Task, have_numba
 from smadmm.learn.published_loops import GenericPublished, Published, PublishedLoop
 from smadmm.learn.scaling import Columns, batch_size, convex_start
 from smadmm.problem import Loss
-from smadmm.running import EXPLOSION, PARTS, Diverged, History, Recorder, trouble_of
+from smadmm.results import PARTS, Diverged, History
+from smadmm.running import Recorder
 from smadmm.solver import State
 
 PASSES, MOST_PASSES = 20, 1000

@@ -17,7 +17,8 @@ import torch
 from smadmm.estimators import Estimate
 from smadmm.learn.fitting import Fit, form
 from smadmm.learn.loops import Task
-from smadmm.running import History, Recorder
+from smadmm.results import History
+from smadmm.running import Recorder
 from smadmm.solver import Mean, State
 
 

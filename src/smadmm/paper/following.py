@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from smadmm.running import Diverged, Result, Solver, Stop, run
+from smadmm.results import Diverged, Result
+from smadmm.running import Solver, Stop, run
 from smadmm.solver import State
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from smadmm.extras import needs
 from smadmm.imaging.result import ImageResult
 from smadmm.io.files import atomic_write
-from smadmm.running import History
+from smadmm.results import History
 
 Array = NDArray[np.float32]
 DETAIL = 5  # the detail is 1/5 of the image wide
@@ -41,15 +41,16 @@ def comparison(result: ImageResult, title: str = "") -> Any:
     Figure = needs("matplotlib.figure", "plot", "figures").Figure
     images, names = list(result.shown.values()), list(result.shown)
     reference = "truth" if "truth" in result.shown else names[0]
-    panels = [*images, images[-1] - result.shown[reference]]
-    titles = [_quality(result, name) for name in names]
-    titles.append(f"error ({result.unit})" if reference == "truth" else f"{names[-1]} - {reference} ({result.unit})")
+    panels: list[tuple[Array, str, Any]] = [(x, _quality(result, n), result.limits()) for n, x in result.shown.items()]
+    if len(images) > 1:
+        difference = "error" if reference == "truth" else f"{names[-1]} - {reference}"
+        panels.append((images[-1] - result.shown[reference], f"{difference} ({result.unit})", None))
     height, width = images[0].shape
     window = detail(images[0])
     figure = Figure(figsize=(2.9 * len(panels), 2.9 * height / width + 3.3), layout="constrained", facecolor="white")
     axes = figure.subplots(2, len(panels), squeeze=False, height_ratios=(height / width, 1))
-    for panel, label, pair in zip(panels, titles, axes.T, strict=True):
-        _panel(figure, pair, panel, window, None if panel is panels[-1] else result.limits())
+    for (panel, label, limits), pair in zip(panels, axes.T, strict=True):
+        _panel(figure, pair, panel, window, limits)
         pair[0].set_title(label, fontsize=9)
     if title:
         figure.suptitle(title, fontsize=10)

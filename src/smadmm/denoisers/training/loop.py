@@ -29,7 +29,7 @@ from smadmm.denoisers.training.state import Run
 from smadmm.denoisers.weights import load, save
 from smadmm.distributed import join, largest, place
 from smadmm.io.images import Image, read_images
-from smadmm.running import deliver, interruptible
+from smadmm.signals import deliver, interruptible
 
 SAVE_EVERY = 60.0  # seconds between checkpoints
 
