@@ -42,7 +42,7 @@ def test_hardening_gives_lengths_back():
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [0.0, 245.0])
 def test_holes_of_other_discs_are_found_from_40_degrees(first):
-    """A disc off the axis with holes at random, seen by a finer detector, with noise: as in the challenge, none of it."""
+    """A disc off the axis with holes at random, seen by a finer detector, with noise: like those of the challenge."""
     pytest.importorskip("skimage")
     rng, pixel = np.random.default_rng(0), PIXEL / 2
     y, x = (np.mgrid[:1024, :1024] - 511.5) * pixel

@@ -43,6 +43,7 @@ WEDGE, FEWEST_BINS = 0.75, 250  # of the wedge of empty frequencies: the share t
 REFINING = (1.0, 0.15)  # detectors: the steps of a search in the wedge
 WEDGE_ERROR, SURE = 0.05, 0.15  # detectors: the error of an axis if energies double within one; and the largest
 COMPARED = 90  # views whose rays are compared
+CLOSES, TURNS = 0.95, 0.5  # of that error: an end point that is included, views that turn the other way
 
 
 class Axis(NamedTuple):
@@ -196,6 +197,15 @@ def fan_axis(b: Array, degrees: Array, geometry: FanGeometry) -> Axis:
     return Axis(center, PAIRED_ERROR, 0.0)
 
 
+def fits_better(b: Array, other: Array, degrees: Array, geometry: FanGeometry, margin: float) -> bool:
+    """Whether opposite rays of a fan agree better, by the factor `margin`, with other angles, each with its axis."""
+
+    def error(angles: Array) -> float:
+        return opposite_error(b, angles, fan_axis(b, angles, geometry).center, geometry)
+
+    return error(other) < margin * error(degrees)
+
+
 def opposite_error(b: Array, degrees: Array, center: float, geometry: FanGeometry) -> float:
     """How far rays are from those that see the same lines backwards; inf where too few are.
 
@@ -292,12 +302,6 @@ def ends_twice(b: Array, span: float, center: float) -> bool:
     errors = [np.median([_apart(mirrored[i], smooth[i + k]) ** 2 for i in views]) for k in after]
     bend, slope, _ = np.polyfit(after - n / 2, errors, 2)
     return bool(bend > 0 and -slope / (2 * bend) < -0.25)
-
-
-def turn_closes(b: Array) -> bool:
-    """Whether the last of all views of whole turns repeats the first, as that of a fan does with the end point."""
-    steps = [_apart(one, two) for one, two in pairwise(b)]
-    return _apart(b[-1], b[0]) < 0.5 * min(steps[0], steps[-1], float(np.median(steps)))
 
 
 def _apart(one: Array, two: Array) -> float:
