@@ -23,8 +23,7 @@ from smadmm.proxes import Denoised
 
 SIZE, GROUPS, PASSES = 96, 12, 30
 METHODS = {"all": ("spider", 12), "one, SADMM": ("sadmm", 1), "one, SMADMM": ("smadmm", 1)}
-# rho and eta, the best of one grid for all methods on another image: benchmarks/deepinv_stochastic.py
-TUNED = {"all": (0.01, 1.0), "one, SADMM": (0.01, 1.0), "one, SMADMM": (0.01, 1.0)}
+SETTINGS = dict.fromkeys(METHODS, (0.01, 1.0))  # rho and eta, one pair for all, picked on this image
 
 
 def race(truth, settings):
@@ -51,8 +50,9 @@ def race(truth, settings):
 # Without deepinv: what `python benchmarks/deepinv_stochastic.py` stored when it ran this page with it.
 root = next(p for p in (Path.cwd(), *Path.cwd().parents) if (p / "docs/results").is_dir())
 stored = root / "docs/results/deepinv-stochastic/results.json"
-known = find_spec("deepinv") is not None
-curves = race(abdomen_image(SIZE), TUNED) if known else json.loads(stored.read_text(encoding="utf-8"))["curves"]
+curves = json.loads(stored.read_text(encoding="utf-8"))["curves"]
+if find_spec("deepinv"):
+    curves = race(abdomen_image(SIZE), SETTINGS)
 fig, ax = plt.subplots(figsize=(9, 4), layout="constrained")
 fig.suptitle("Plug-and-play on a physics of deepinv: one group of views per step gets much further than all of them")
 for name, curve in curves.items():
