@@ -36,11 +36,12 @@ def tune():
     for _ in range(12):
         a, b, u, v = rng.uniform(0.05, 0.25, 2).tolist() + rng.uniform(-0.5, 0.5, 2).tolist()
         image[np.hypot((x - u) / a, (y - v) / b) < 1] = rng.uniform(0.2, 0.7)
+    curves = {}
+    for pair in itertools.product(RHOS, ETAS):
+        with contextlib.suppress(RuntimeError):  # one diverges
+            curves[pair] = page["race"](torch.from_numpy(image.astype(np.float32)), *pair)
     for name in page["METHODS"]:
-        reached = {}
-        for pair in itertools.product(RHOS, ETAS):
-            with contextlib.suppress(RuntimeError):  # it diverges
-                reached[pair] = page["race"](torch.from_numpy(image.astype(np.float32)), {name: pair})[name][-1]
+        reached = {pair: found[name][-1] for pair, found in curves.items()}
         best = max(reached, key=reached.get)
         print(f"{name}: rho, eta = {best}, {reached[best]:.2f} dB of", {k: round(v, 2) for k, v in reached.items()})
 

@@ -23,10 +23,9 @@ from smadmm.proxes import Denoised
 
 SIZE, GROUPS, PASSES = 96, 12, 30
 METHODS = {"all": ("spider", 12), "one, SADMM": ("sadmm", 1), "one, SMADMM": ("smadmm", 1)}
-SETTINGS = dict.fromkeys(METHODS, (0.01, 1.0))  # rho and eta, one pair for all, picked on this image
 
 
-def race(truth, settings):
+def race(truth, rho=0.01, eta=1.0):  # one pair for all methods, picked on the image of this page
     """60 views in 12 groups of 5: the SNR of each method after each of 30 passes over the data."""
     from deepinv.physics import StackedLinearPhysics, Tomography
 
@@ -38,10 +37,9 @@ def race(truth, settings):
     clean = [A(truth) for A in views]
     data = [b + 0.01 * b.std() * torch.from_numpy(rng.standard_normal(b.shape, np.float32)) for b in clean]
     loss, prior = OperatorLeastSquares(views, data), Denoised(load("ridge-ct"), image=True)
-    found = {}
-    for name, (rho, eta) in settings.items():
-        solver = pnp(loss, prior, *METHODS[name], rho=rho, eta=eta)
-        measure, stop = {"snr": lambda s: snr(truth, s.x)}, Stop(sfo=PASSES * GROUPS)
+    found, measure, stop = {}, {"snr": lambda s: snr(truth, s.x)}, Stop(sfo=PASSES * GROUPS)
+    for name, (method, batch) in METHODS.items():
+        solver = pnp(loss, prior, method, batch, rho, eta)
         record = run(solver, truth * 0, stop, every=1, metrics=measure, objective=False, progress=False).history
         found[name] = [record["snr"][np.searchsorted(record["sfo"], k * GROUPS)] for k in range(PASSES + 1)]
     return found
@@ -49,10 +47,8 @@ def race(truth, settings):
 
 # Without deepinv: what `python benchmarks/deepinv_stochastic.py` stored when it ran this page with it.
 root = next(p for p in (Path.cwd(), *Path.cwd().parents) if (p / "docs/results").is_dir())
-stored = root / "docs/results/deepinv-stochastic/results.json"
-curves = json.loads(stored.read_text(encoding="utf-8"))["curves"]
-if find_spec("deepinv"):
-    curves = race(abdomen_image(SIZE), SETTINGS)
+curves = json.loads((root / "docs/results/deepinv-stochastic/results.json").read_text(encoding="utf-8"))["curves"]
+curves = race(abdomen_image(SIZE)) if find_spec("deepinv") else curves
 fig, ax = plt.subplots(figsize=(9, 4), layout="constrained")
 fig.suptitle("Plug-and-play on a physics of deepinv: one group of views per step gets much further than all of them")
 for name, curve in curves.items():
