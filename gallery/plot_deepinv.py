@@ -22,9 +22,10 @@ from smadmm.losses import OperatorLeastSquares
 from smadmm.proxes import Denoised
 
 SIZE, GROUPS, PASSES = 96, 12, 30
+METHODS = {"all": ("spider", 12), "one, SADMM": ("sadmm", 1), "one, SMADMM": ("smadmm", 1)}
 
 
-def race():
+def race(truth, rho=0.01, eta=1.0):  # one pair for all methods, picked on the image of this page
     """60 views in 12 groups of 5: the SNR of each method after each of 30 passes over the data."""
     from deepinv.physics import StackedLinearPhysics, Tomography
 
@@ -32,14 +33,13 @@ def race():
     physics = StackedLinearPhysics([Tomography(angles=a, img_width=SIZE, normalize=False) for a in degrees])
     views = interop.from_deepinv(physics, (SIZE, SIZE))
     scale = 1 / max(float(A.norm()) for A in views)
-    views, truth, rng = [scale * A for A in views], abdomen_image(SIZE), np.random.default_rng(0)
+    views, rng = [scale * A for A in views], np.random.default_rng(0)
     clean = [A(truth) for A in views]
     data = [b + 0.01 * b.std() * torch.from_numpy(rng.standard_normal(b.shape, np.float32)) for b in clean]
     loss, prior = OperatorLeastSquares(views, data), Denoised(load("ridge-ct"), image=True)
-    found = {}
-    for name, method, batch in (("all", "spider", 12), ("one, SADMM", "sadmm", 1), ("one, SMADMM", "smadmm", 1)):
-        solver = pnp(loss, prior, method, batch, rho=0.01, eta=1.0)
-        measure, stop = {"snr": lambda s: snr(truth, s.x)}, Stop(sfo=PASSES * GROUPS)
+    found, measure, stop = {}, {"snr": lambda s: snr(truth, s.x)}, Stop(sfo=PASSES * GROUPS)
+    for name, (method, batch) in METHODS.items():
+        solver = pnp(loss, prior, method, batch, rho, eta)
         record = run(solver, truth * 0, stop, every=1, metrics=measure, objective=False, progress=False).history
         found[name] = [record["snr"][np.searchsorted(record["sfo"], k * GROUPS)] for k in range(PASSES + 1)]
     return found
@@ -47,8 +47,8 @@ def race():
 
 # Without deepinv: what `python benchmarks/deepinv_stochastic.py` stored when it ran this page with it.
 root = next(p for p in (Path.cwd(), *Path.cwd().parents) if (p / "docs/results").is_dir())
-stored = root / "docs/results/deepinv-stochastic/results.json"
-curves = race() if find_spec("deepinv") else json.loads(stored.read_text(encoding="utf-8"))["curves"]
+curves = json.loads((root / "docs/results/deepinv-stochastic/results.json").read_text(encoding="utf-8"))["curves"]
+curves = race(abdomen_image(SIZE)) if find_spec("deepinv") else curves
 fig, ax = plt.subplots(figsize=(9, 4), layout="constrained")
 fig.suptitle("Plug-and-play on a physics of deepinv: one group of views per step gets much further than all of them")
 for name, curve in curves.items():

@@ -37,6 +37,7 @@ FILES = {  # below src/smadmm; where files move, this is all there is to change
     "classification": "paper/classification_runs.py",
     "complexity": "paper/complexity.py",
     "complexity kernel": "paper/complexity_kernel.py",
+    "any operator": "imaging/any_operator.py",
     "counts": "io/counts.py",
     "ct chapter": "paper/ct_chapter.py",
     "ct runs": "paper/ct_runs.py",

@@ -416,6 +416,26 @@ def test_what_a_turn_and_a_part_of_it_say():
     assert "30 of 208 degrees have no view" in findings[0].text
 
 
+@pytest.mark.parametrize("views", [60, 180])
+@pytest.mark.parametrize("inclusive", [True, False])
+def test_the_end_of_a_noisy_turn_is_found(views, inclusive):
+    last = 360 * views / (views - 1) if inclusive else 360.0
+    sinogram, _, geometry, _ = measured(views, 1.3, last)
+    noise = np.random.default_rng(0).standard_normal(sinogram.shape)
+    noisy = sinogram + 0.01 * sinogram.max() * noise
+    survey = survey_of(noisy, (0.0, 360.0), 1.3, frozenset(), geometry)
+    assert survey.angles[-1] == (360 if inclusive else 360 - 360 / views)
+
+
+@pytest.mark.parametrize("last", [360.0, 230.0])
+def test_views_that_turn_the_other_way_are_noticed(last):
+    sinogram, degrees, geometry, truth = measured(60, 2.3, last)
+    found = reconstruct(sinogram, -degrees, geometry=geometry, size=64, truth=truth, iterations=15)
+    assert any("turn the other way" in note for note in found.notes) and found.mean("snr") > 20
+    kept = survey_of(sinogram, -degrees, "auto", frozenset({"angles"}), geometry)
+    np.testing.assert_array_equal(kept.angles, -degrees)
+
+
 def test_the_command_reads_fans(tmp_path):
     """Distances by options, and as a file tells them; the verb gives the same image."""
     sinogram, degrees, geometry, _ = measured(40, 0.0)

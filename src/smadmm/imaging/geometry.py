@@ -43,8 +43,8 @@ REFINING = (1.0, 0.15)  # detectors: the steps of a search in the wedge
 WEDGE_ERROR, SURE = 0.05, 0.15  # detectors: the error of an axis if energies double within one; and the largest
 COMPARED = 90  # views whose rays are compared
 SMOOTH, ASIDE = 7, (4, 12)  # detectors, and the fewest and most views at each side, to compare views
-SEEN = 1.5  # times the difference after one step, that after two: not noise alone
 NO_STEP, RARE = 0.35, 0.05  # of a usual step, if that seldom happens: the first view comes again
+CLOSES, TURNS = 0.95, 0.5  # of that error: an end point that is included, views that turn the other way
 
 
 class Axis(NamedTuple):
@@ -198,6 +198,15 @@ def fan_axis(b: Array, degrees: Array, geometry: FanGeometry) -> Axis:
     return Axis(center, PAIRED_ERROR, 0.0)
 
 
+def fits_better(b: Array, other: Array, degrees: Array, geometry: FanGeometry, margin: float) -> bool:
+    """Whether opposite rays of a fan agree better, by the factor `margin`, with other angles, each with its axis."""
+
+    def error(angles: Array) -> float:
+        return opposite_error(b, angles, fan_axis(b, angles, geometry).center, geometry)
+
+    return error(other) < margin * error(degrees)
+
+
 def opposite_error(b: Array, degrees: Array, center: float, geometry: FanGeometry) -> float:
     """How far rays are from those that see the same lines backwards; inf where too few are.
 
@@ -292,14 +301,6 @@ def ends_twice(b: Array, span: float, center: float) -> bool | None:
     errors = [np.median([_apart(mirrored[i], smooth[i + k]) ** 2 for i in views]) for k in after]
     bend, slope, _ = np.polyfit(after - n / 2, errors, 2)
     return bool(-slope / (2 * bend) < -0.25) if bend > 0 else None
-
-
-def turn_closes(b: Array) -> bool | None:
-    """Whether the last of all views of whole turns repeats the first; None: noise hides it."""
-    steps, twice = ([_apart(b[i], b[i + k]) for i in range(len(b) - k)] for k in (1, 2))
-    if _apart(b[-1], b[0]) < 0.5 * min(steps[0], steps[-1], float(np.median(steps))):
-        return True
-    return False if np.median(twice) > SEEN * np.median(steps) else None
 
 
 def _smooth(b: Array) -> Array:

@@ -29,19 +29,21 @@ from smadmm.arguments import ArgumentError
 from smadmm.imaging.detectors import NO_DEVIATIONS, Deviations, likeliest
 from smadmm.imaging.geometry import (
     ACCEPTED,
+    CLOSES,
     EDGE,
     GOOD_FIT,
+    TURNS,
     Array,
     Axis,
     air_of,
     ends_twice,
     fan_axis,
     find_axis,
+    fits_better,
     is_steady,
     refined,
     sine_fit,
     spread,
-    turn_closes,
     wedge_noise,
 )
 from smadmm.imaging.pnp import posterior_weight, sinogram_noise, tomography
@@ -54,6 +56,9 @@ from smadmm.running import Stop, run
 from smadmm.sampling import stride
 
 REPAIRS = ("angles", "axis", "air", "width", "detectors", "stripes", "rays", "views", "noise", "negative")
+OTHER_WAY = (
+    "opposite rays agree if the views turn the other way: their angles get the other sign, or the image may be mirrored"
+)
 WIDER = 1.4  # the image beside the detector, where something lies outside the view
 ROUNDS, ROUGH_STEPS, ROUGH_STRENGTH = 3, 6, 20.0
 ROUGH_CUT = 0.25  # the filter of its first image
@@ -261,10 +266,15 @@ def _fan_survey(
     wanted = isinstance(center, str) and "axis" not in off
     degrees, findings = angles_of(given, len(values)), list[Finding]()
     is_range, (first, last) = len(given) == 2 < len(values), given[[0, -1]]
+    inclusive = np.linspace(first, last, len(values))
     if is_range and angles is not None and "angles" not in off:
-        closes = turn_closes(values) if (last - first) % 360 == 0 else None
-        with_end, findings = _inclusive(closes, first, last, len(values))
-        degrees = np.linspace(first, last, len(values)) if with_end else degrees
+        pairs = ((inclusive, degrees), (degrees, inclusive)) if (last - first) % 360 == 0 else ()
+        fits = [fits_better(values, *pair, geometry, CLOSES) for pair in pairs]
+        with_end, findings = _inclusive(fits[0] if any(fits) else None, first, last, len(values))
+        degrees = inclusive if with_end else degrees
+    if "angles" not in off and fits_better(values, -degrees, degrees, geometry, TURNS):
+        degrees = -degrees
+        findings.append(Finding("angles", OTHER_WAY, True))
     axis = fan_axis(values, degrees, geometry) if wanted else Axis(0.0 if isinstance(center, str) else center, 0.0, 0.0)
     middle, found = _axis_used(axis, wanted)
     width, outside = _width(_without_offset(values, off)[0], off)
