@@ -72,7 +72,7 @@ EIGHTHS = 8  # of a volume: the slices that may tell of its geometry
 MANY_VIEWS = 12  # from here on angles that all lie below 2 pi are suspicious
 WRONG_SIGN = (
     "the sinogram is negative as a whole; line integrals are -log(I/I0): if it holds intensities, take "
-    "-log(intensities / air), as --air and read_sinogram(..., air=...) do, or turn its sign if that is wrong"
+    "-log(intensities / air), as read_sinogram(..., air=...) does, or turn its sign if that is wrong"
 )
 RADIANS = "all {0} angles lie below 2 pi: they are taken as degrees; convert radians by numpy.rad2deg"
 

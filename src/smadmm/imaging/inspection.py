@@ -268,9 +268,12 @@ def _fan_survey(
     is_range, (first, last) = len(given) == 2 < len(values), given[[0, -1]]
     inclusive = np.linspace(first, last, len(values))
     if is_range and angles is not None and "angles" not in off:
-        pairs = ((inclusive, degrees), (degrees, inclusive)) if (last - first) % 360 == 0 else ()
-        fits = [fits_better(values, *pair, geometry, CLOSES) for pair in pairs]
-        with_end, findings = _inclusive(fits[0] if any(fits) else None, first, last, len(values))
+        closes = None
+        if (last - first) % 360 == 0 and fits_better(values, inclusive, degrees, geometry, CLOSES):
+            closes = True
+        elif (last - first) % 360 == 0 and fits_better(values, degrees, inclusive, geometry, CLOSES):
+            closes = False
+        with_end, findings = _inclusive(closes, first, last, len(values))
         degrees = inclusive if with_end else degrees
     if "angles" not in off and fits_better(values, -degrees, degrees, geometry, TURNS):
         degrees = -degrees
