@@ -6,7 +6,7 @@ import torch
 
 from smadmm import retrieve
 from smadmm.imaging.metrics import snr, without_ramp
-from smadmm.imaging.probe import Joint, fit_blocks, position_step, probe_step, redescribed
+from smadmm.imaging.probe import Joint, position_step, probe_step, redescribed
 from smadmm.imaging.ptychography import PROBE_STEPS, ROUND, fit_scan, scan_snr
 from smadmm.imaging.result import DataWarning
 from smadmm.io.patterns import read_patterns
@@ -110,17 +110,16 @@ def test_the_joint_gradient_and_the_line_along_a_direction_are_right():
     assert not fixed[SIZE**2 :].any() and torch.equal(fixed[: SIZE**2], gradient[: SIZE**2])
 
 
+@pytest.mark.slow
 def test_held_out_amplitudes_end_the_fit_before_noise_is_fitted():
     """At few photons after some steps; at many the joint fit goes on, to an object and a probe near the true ones."""
     errors = {}
     for photons in (1e3, 1e6):
-        truth, probe, places, counts, _ = scan(photons)
+        truth, _, places, counts, _ = scan(photons)
         rough = Ptychography(torch.from_numpy(rough_probe()), places, (SIZE, SIZE))
         loss, fit = fit_scan(PtychographyLoss(rough, torch.from_numpy(counts).sqrt()), refine_probe=True)
-        (_, last), steps = fit_blocks(loss, fit.image, 300)[1:]
         errors[photons] = scan_snr(truth, fit.image, fit.light), fit.sfo / 25
         assert float(loss.operator.probe.norm()) == pytest.approx(counts.sum((1, 2)).mean() ** 0.5, rel=0.2)
-        assert last.shape == probe.shape and steps <= 300
     assert errors[1e3][0] > 6 and errors[1e6][0] > 18 and errors[1e3][1] < 120 < errors[1e6][1]
 
 

@@ -137,32 +137,35 @@ def _descriptions(
     """Other descriptions of the same patterns: what would then be true, and what is refined."""
     probe, places, y = loss.operator.probe, loss.operator.positions, loss.amplitudes
     known, power = y >= 0, 0.5 if quantity == "amplitudes" else 2.0
+    turned, moved = places * [-1, -1], torch.fft.fftshift(probe)
+    for name, positions, other in (
+        (
+            ("rows and columns of the positions are exchanged (or those of the patterns)", places[:, ::-1], probe),
+            (
+                "the signs of the positions turn (or the frequencies run backwards, or the probe is conjugated)",
+                turned,
+                probe,
+            ),
+            ("the sign of the rows turns", places * [-1, 1], probe),
+            ("the sign of the columns turns", places * [1, -1], probe),
+            ("rows and columns are exchanged and the sign of the rows turns", places[:, ::-1] * [-1, 1], probe),
+            ("rows and columns are exchanged and the sign of the columns turns", places[:, ::-1] * [1, -1], probe),
+            ("the middle of the probe is that of its array (numpy.fft.fftshift)", places, moved),
+        )
+        if all_of_them
+        else ()
+    ):
+        yield name, _scan(other, positions.copy(), y), free, BETTER
+    kind = "intensities" if quantity == "amplitudes" else "amplitudes"
+    other_power = torch.where(known, y.clamp(min=0) ** power, NO_DATA)
+    if all_of_them:
+        yield f"the patterns are {kind}", _scan(probe, places, other_power), free, QUANTITY
     intensity = torch.where(known, y.square(), torch.nan).nanmean(0)
     ground = torch.nanquantile(intensity, 0.02)
     if ground > GROUND * intensity[intensity.isfinite()].mean():
         less = torch.where(known, (y.square() - ground).clamp(min=0).sqrt(), NO_DATA)
         yield "a constant background is subtracted from the intensities", _scan(probe, places, less), free, LESS
-    if not all_of_them:
-        return
-    turned, moved = places * [-1, -1], torch.fft.fftshift(probe)
-    for name, positions, other in (
-        ("rows and columns of the positions are exchanged (or those of the patterns)", places[:, ::-1], probe),
-        (
-            "the signs of the positions turn (or the frequencies run backwards, or the probe is conjugated)",
-            turned,
-            probe,
-        ),
-        ("the sign of the rows turns", places * [-1, 1], probe),
-        ("the sign of the columns turns", places * [1, -1], probe),
-        ("rows and columns are exchanged and the sign of the rows turns", places[:, ::-1] * [-1, 1], probe),
-        ("rows and columns are exchanged and the sign of the columns turns", places[:, ::-1] * [1, -1], probe),
-        ("the middle of the probe is that of its array (numpy.fft.fftshift)", places, moved),
-    ):
-        yield name, _scan(other, positions.copy(), y), free, BETTER
-    kind = "intensities" if quantity == "amplitudes" else "amplitudes"
-    other_power = torch.where(known, y.clamp(min=0) ** power, NO_DATA)
-    yield f"the patterns are {kind}", _scan(probe, places, other_power), free, QUANTITY
-    if not free[0]:
+    if all_of_them and not free[0]:
         yield "the probe is found with the object (set refine_probe)", loss, (True, free[1]), BETTER
-    if not free[1]:
+    if all_of_them and not free[1]:
         yield "positions may move (set refine_positions)", loss, (free[0], True), LITTLE
