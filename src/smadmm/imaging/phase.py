@@ -138,7 +138,7 @@ def retrieve(
     target, told, notes = _checkpoint(checkpoint, resume), data.leave_out(valid), []
     few = data.loss_of(some_of(count))
     fit = first = fit_amplitudes(few, start)
-    told += doubts(few, fit, quantity)
+    causes = doubts(few, fit, quantity)
     size = (count if count <= PIECE else BATCH) if batch is None else batch
     plan = Plan(next(name for name in METHODS if name == method), size, strength, seed, prior, device)
     if not fit.determined:
@@ -154,7 +154,9 @@ def retrieve(
     result = run(solver, fit.image, stop, every=EVERY, metrics=_metric(few, exact), objective=False, callback=still,
                  progress=progress, checkpoint=target, resume=resume)  # fmt: skip
     image, said = _accepted(few, replace(fit, image=first.image), result, strength)
-    for text in (told := told + said):
+    notes += said if causes else []  # a cause that is named explains them
+    told += causes or said
+    for text in told:
         warnings.warn(text, DataWarning, stacklevel=2)
     settings = {"method": method, "prior": found.name, "strength": strength, "batch": size, "seed": seed,
                 "start": start, "complex": complex, "data": quantity, "masks": count, "size": list(data.shape[1:]),
