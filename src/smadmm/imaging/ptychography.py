@@ -53,6 +53,7 @@ FIRST, DARK = 60, 0.1  # iterations on amplitudes; photons e of the counts' like
 ROUND, PROBE_STEPS = 10, 1  # iterations between refinements of probe and positions; the probe's steps then
 LIT = 0.05  # of the largest light: darker pixels are not judged
 STILL = 0.001  # of lv
+DIM = 2  # times the level of the weakest denoiser: the level of a fit that is a worse start than a constant
 FAR = 0.66  # of an object: what is left of it beside a constant; phases of all sizes leave 1
 PIECE = 512  # positions of a whole gradient; with more, batches
 
@@ -87,7 +88,7 @@ class ScanFit:
         """Whether a constant is a better start: there is little light, and the object is not far from a constant."""
         lit = self.image[self.lit]
         far = float((lit - lit.mean()).norm() / lit.norm())
-        return self.level > NATURAL[0][0] * self.extent and far < FAR
+        return self.level > DIM * NATURAL[0][0] * self.extent and far < FAR
 
 
 def residual_of(loss: PtychographyLoss, x: Tensor) -> float:
