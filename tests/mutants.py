@@ -30,6 +30,7 @@ TIME_LIMIT = 900  # seconds
 FILES = {  # below src/smadmm; where files move, this is all there is to change
     "operator losses": "losses/operators.py",
     "detectors": "imaging/detectors.py",
+    "joint fit": "imaging/probe.py",
     "probe": "imaging/probe.py",
     "arrays": "io/arrays.py",
     "certificate": "certificate.py",

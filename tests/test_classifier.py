@@ -461,7 +461,8 @@ def test_an_own_file_gives_an_equal_estimator(data, options, tmp_path):
     for name in ("coef_", "intercept_", "coef_standardized_", "groups_", "classes_", "alpha_", "feature_names_in_"):
         np.testing.assert_array_equal(getattr(again, name), getattr(model, name))
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
-    same = set(model.get_params()) - {"alpha", "graph"}
+    assert again.ridge == model.ridge_
+    same = set(model.get_params()) - {"alpha", "ridge", "graph"}
     assert all(again.get_params()[name] == model.get_params()[name] for name in same)
     assert again.alpha == model.alpha_ and np.array_equal(again.fit(X, y).groups_, model.groups_)
 

@@ -41,7 +41,7 @@ def test_an_image_is_written_as_numbers_and_as_a_picture(tmp_path):
 def test_a_volume_is_a_stack(tmp_path):
     volume = torch.stack([abdomen_image(32, seed) for seed in range(3)])
     said = result_of(volume).save(tmp_path, "smadmm reconstruct scan.h5", "scan.h5")
-    assert said[0] == "mean residual |Ax - b| / |b| 1.000e-01 (FBP 2.000e-01)" and "per slice" in said[1]
+    assert said[0] == "mean residual |Ax - b| / |b| 10.00% (FBP 20.00%)" and "per slice" in said[1]
     np.testing.assert_array_equal(tifffile.imread(tmp_path / "image.tif"), volume.numpy())
     np.testing.assert_array_equal(np.load(tmp_path / "image.npy"), volume.numpy())
     with (tmp_path / "curves.csv").open() as file:

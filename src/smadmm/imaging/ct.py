@@ -193,8 +193,8 @@ def reconstruct(
     views, detectors = (int(n) for n in sinogram.shape[-2:])
     given, notices = _degrees(angles, views, 180 if geometry is None else 360)
     off = skipped(raw)
-    number, told_first = _telling(stack), tuple[str, ...]()
-    middle = _checked(stack, chosen, number, raw is True)
+    (number, middle), told_first = _telling(stack), tuple[str, ...]()
+    _refuse_bad_slices(stack, chosen, number, middle, raw is True)
     for change in (name for name, asked in (("align", align), ("hardening", hardening)) if asked):
         stack, note = _changed(change, stack, middle, given, center, off, geometry)
         middle, told_first = read(stack[number], 1.0), (*told_first, note)
@@ -344,23 +344,22 @@ def _chosen(slices: tuple[int, int] | None, count: int) -> range:
     return range(first, end)
 
 
-def _telling(slices: Any) -> int:
+def _telling(slices: Any) -> tuple[int, Rows]:
     """The slice that tells of the geometry of all: in the middle, or near it where that shows air alone."""
     count = len(slices)
+    middle = read(slices[count // 2], 1.0)
+    if count == 1 or not is_air(sample(middle)):
+        return count // 2, middle
     near = sorted({count * k // EIGHTHS for k in range(1, EIGHTHS)}, key=lambda n: abs(n - count // 2))
-    if count == 1:
-        return 0
-    return next((n for n in near if not is_air(sample(read(slices[n], 1.0)))), count // 2)
+    others = ((number, read(slices[number], 1.0)) for number in near[1:])
+    return next((pair for pair in others if not is_air(sample(pair[1]))), (count // 2, middle))
 
 
-def _checked(slices: Any, chosen: range, number: int, exact: bool) -> Rows:
-    """The slice of that number, after those that were chosen were looked at, a slice in memory at a time."""
-    wanted = None
+def _refuse_bad_slices(slices: Any, chosen: range, number: int, known: Rows, exact: bool) -> None:
+    """Look at those that were chosen, a slice in memory at a time, and at the one that is known."""
     for each in sorted({*chosen, number}):
-        rows = read(slices[each], 1.0)
+        rows = known if each == number else read(slices[each], 1.0)
         refuse_bad_values(rows, f"slice {each}" if len(slices) > 1 else "the sinogram", exact, each != number)
-        wanted = rows if each == number else wanted
-    return wanted
 
 
 def refuse_bad_values(rows: Rows, name: str, exact: bool, empty: bool = False) -> None:

@@ -26,7 +26,7 @@ TRIED, STEPS = 36, 40  # positions and steps with which other descriptions are t
 QUANTITY, BETTER, LITTLE, LESS = 0.6, 0.85, 0.93, 0.97  # of the misfit: what the right description leaves at most
 GROUND = 0.02  # of the mean intensity: a background
 NARROW = 0.1  # of the probe: positions closer than that are in another unit
-EMPTY, WORSE = 0.01, 2.0  # of the usual energy of a pattern; times the usual misfit of one
+EMPTY, WORSE = 0.01, 2.5  # of the usual energy of a pattern; times the usual misfit of one
 
 
 def misfit(loss: PtychographyLoss, x: Tensor, above: float, below: float = float("inf")) -> float:
