@@ -226,6 +226,10 @@ def reconstruct(
     scan = replace(scan, prior=suited(wanted, noise, device, limits))
     plain = name == "none" or batch is not None or seconds is not None or start is not None
     first = None if start is None else torch.as_tensor(np.asarray(start, dtype=np.float32)) / scale
+    if first is not None and any(side.start for side in seen):  # nothing is known of what lies beyond it
+        whole = torch.zeros(sides)
+        whole[seen] = first
+        first = whole
     part = len(chosen) < len(stack)
     with nullcontext() if checkpoint is None else locked(output_folder(checkpoint), shared=part):
         finished = Finished(scan, len(stack), number, images.fingerprint(), name, checkpoint, resume, chosen)
