@@ -128,4 +128,4 @@ def test_a_volume_stopped_in_its_trial_or_after_it_ends_as_one_never_stopped(tmp
     "given", [{"raw": True}, {"seconds": 0.1}, {"batch": 8}, {"prior": "none"}, {"start": np.zeros((SIZE, SIZE))}]
 )
 def test_there_is_no_trial_where_the_user_decides(given):
-    assert smadmm.reconstruct(scan(), ANGLES, size=SIZE, iterations=2, **given).trust is None
+    assert smadmm.reconstruct(scan(), ANGLES, size=SIZE, iterations=8, **given).trust is None

@@ -111,7 +111,9 @@ def load_model(path: str | os.PathLike[str]) -> GraphGuidedClassifier:
 def _model(parts: dict[str, Any], csr_matrix: Any) -> GraphGuidedClassifier:
     given = json.loads(str(parts["parameters"])) if "parameters" in parts else {}
     model = GraphGuidedClassifier(float(parts["alpha"]), loss=str(parts["loss"]), **given)
-    model.classes_, model.alpha_, model.ridge_ = parts["classes"], float(parts["alpha"]), model.ridge or 0.0
+    model.classes_, model.alpha_ = parts["classes"], float(parts["alpha"])
+    if model.ridge is not None:  # streams have none
+        model.ridge_ = model.ridge
     model._softmax, model.calibration_ = bool(parts["softmax"]), float(parts["calibration"])
     model._standard, model.n_features_in_ = Standard(parts["mean"], parts["scale"]), parts["mean"].size
     if parts["names"].size:
