@@ -89,12 +89,14 @@ def _narrow(loss: PtychographyLoss) -> Iterator[str]:
 
 
 def _odd_patterns(loss: PtychographyLoss, x: Tensor) -> Iterator[str]:
-    """A pattern that the others contradict."""
+    """A pattern that the others contradict, by more than what chance does to its few bright pixels."""
     data = loss.amplitudes
     bright = data > data[data >= 0].square().mean().sqrt()
-    gaps = (((loss.operator(x).abs() - data) * bright).square().sum((1, 2)) / bright.sum((1, 2)).clamp(min=1)).sqrt()
-    worst, usual = int(gaps.argmax()), float(gaps.median())
-    if loss.n > 4 and float(gaps[worst]) > WORSE * usual:
+    pixels = bright.sum((1, 2)).clamp(min=1)
+    gaps = (((loss.operator(x).abs() - data) * bright).square().sum((1, 2)) / pixels).sqrt()
+    chance = 1 + 3 / (2 * pixels).sqrt()
+    worst, usual = int((gaps / chance).argmax()), float(gaps.median())
+    if loss.n > 4 and float(gaps[worst] / chance[worst]) > WORSE * usual:
         yield (
             f"Pattern {worst} fits {float(gaps[worst]) / usual:.1f} times worse than the others: leave it out, or "
             "check its position and its exposure."
