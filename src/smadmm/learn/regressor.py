@@ -234,9 +234,9 @@ class GraphGuidedRegressor(_Regressor):
         >>> model = GraphGuidedRegressor(loss="huber")
         >>> for _ in range(20):
         ...     X = rng.standard_normal((100, 3))
-        ...     model = model.partial_fit(X, X[:, 0] + rng.standard_t(2, 100))
-        >>> model.coef_.round(1).tolist()
-        [1.0, 0.0, 0.0]
+        ...     model = model.partial_fit(X, X[:, 0] + 0.1 * rng.standard_t(2, 100))
+        >>> bool(abs(model.coef_ - [1, 0, 0]).max() < 0.05)
+        True
         """
         if self.ridge and getattr(self, "coef_", None) is None:
             raise ValueError(f"partial_fit goes without a ridge, got ridge={self.ridge}")
