@@ -7,7 +7,7 @@
     scale   the 99.9 % quantile of that image; denoisers expect images in [0, 1]
     rho     of several a factor of ten apart, the one whose image best predicts the same sixteenth; all of the data are
             then used with it
-    stop    60 iterations, each with a nearly exact x-step (xsteps.Newton)
+    stop    30 iterations, each with a nearly exact x-step (xsteps.Newton); 60 after strong denoising
 
 F(x) = 1/2 |K x - b|^2, so rho = s^2/sigma^2 would be the weight for data with noise s and a prior for images with noise
 sigma; s is not known of data that need not be smooth along any axis, hence the trial.
@@ -39,7 +39,7 @@ from smadmm.solver import ADMM
 from smadmm.xsteps import Newton, conjugate_gradients
 
 HELD_OUT, LARGE = 16, 30.0  # every sixteenth number of the data, at random; times their median: never left out
-FIRST_STEPS, INNER, TRIED, ITERATIONS = 10, 10, 6, 60
+FIRST_STEPS, INNER, TRIED, ITERATIONS, LONGER = 10, 10, 6, 30, 60
 LEVELS = (10.0, 1.0, 1e-1, 1e-2, 1e-3, 1e-4)  # squares of the relative noise that rho is tried for
 STAGES, STEPS, FIRM = (32.0, 16.0, 8.0, 4.0), 10, 1e-2  # times priors.LEVEL, of the start; iterations of each; rho
 QUANTILE = 0.999
@@ -86,7 +86,7 @@ def by_operator(
     errors = trials[cleaned]
     rho = strength * min(errors, key=lambda each: errors[each])
     first = image(everything, cleaned) if given is None else given / scale
-    result = solve(everything, known, rho, first, stop or Stop(iterations=ITERATIONS))
+    result = solve(everything, known, rho, first, stop or Stop(iterations=LONGER if cleaned else ITERATIONS))
     return _told(result, K, b, scale, plain, exact, data, {
         "prior": known.name, "rho": rho, "scale": scale, "operator": repr(K), "seed": seed,
         "held_out": {f"{weight:.3g}": error for weight, error in errors.items()}, "method": "smadmm",
