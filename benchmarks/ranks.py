@@ -2,11 +2,12 @@
 
     python benchmarks/ranks.py [OUT]        all cases, one process and two ranks in turn; OUT: for ranks.json, ranks.md
 
-Three figures for each case. `wall` is the ratio of the times per iteration, which means something on a machine with two
+Four figures for each case. `wall` is the ratio of the times per iteration, which means something on a machine with two
 idle cores only. `work` is the ratio of CPU times, of one process to the busier of two ranks without its waiting for
 the other: what sharing out can gain at most. `ceiling` is what the machine can give: two processes that know nothing of
 each other do the whole work each, and twice the time of one alone is divided by theirs; it is below 2 where cores share
-memory and clock. `alone` compares one process that calls `sharded` with one that does not.
+memory and clock. `sum` is what one sum of 100 numbers over both ranks takes between five milliseconds of other work:
+an iteration has one. `alone` compares one process that calls `sharded` with one that does not.
 """
 
 import json
@@ -57,7 +58,7 @@ def solver(case, share=sharded):
 
 
 def measure(case):
-    """Wall and CPU time per iteration of this rank; waiting for other ranks is not its CPU time."""
+    """Wall and CPU time per iteration of this rank, without waiting for others in the latter, and that of a sum."""
     waited, together = [0.0], ranks._together
 
     def stopwatch(*arguments):
@@ -72,7 +73,20 @@ def measure(case):
     for _ in range(CASES[case]):
         state = admm.step(state)
     seconds = np.array([time.perf_counter() - wall, time.process_time() - cpu - waited[0]]) / CASES[case]
-    return seconds.tolist()
+    return [*seconds.tolist(), sum_over_ranks()]
+
+
+def sum_over_ranks(times=100, pause=0.005):
+    """The mean wall time of a small sum between ranks that are busy."""
+    numbers, seconds = torch.zeros(100), 0.0
+    for _ in range(times):
+        end = time.perf_counter() + pause
+        while time.perf_counter() < end:
+            pass
+        begin = time.perf_counter()
+        ranks.total(numbers)
+        seconds += time.perf_counter() - begin
+    return seconds / times
 
 
 def started(case, world, apart=False):
@@ -118,12 +132,13 @@ def main():
             "wall": [one[0] / max(two[0][0], two[1][0]) for one, two, _ in rounds],
             "work": [one[1] / max(two[0][1], two[1][1]) for one, two, _ in rounds],
             "ceiling": [2 * one[0] / max(both[0][0], both[1][0]) for one, _, both in rounds],
+            "sum": [two[0][2] for _, two, _ in rounds],
             "seconds": [one[1] for one, _, _ in rounds],
         }
         median = found["cases"][case] = {name: statistics.median(values) for name, values in ratios.items()}
         print(
             f"{case:7s} two ranks: {median['wall']:.2f} x by the clock, {median['work']:.2f} x in work; "
-            f"the machine gives {median['ceiling']:.2f} x",
+            f"the machine gives {median['ceiling']:.2f} x; a sum takes {1000 * median['sum']:.1f} ms",
             flush=True,
         )
     found["alone"] = alone()
@@ -139,12 +154,12 @@ def main():
 
 def table(found):
     lines = [
-        "| case | two ranks, by the clock | by work | two processes apart | one process, ms per iteration |",
-        "|---|--:|--:|--:|--:|",
+        "| case | two ranks, by the clock | by work | two processes apart | one process, ms | a sum, ms |",
+        "|---|--:|--:|--:|--:|--:|",
     ]
     for name, case in found["cases"].items():
         ratios = " | ".join(f"{case[key]:.2f}" for key in ("wall", "work", "ceiling"))
-        lines.append(f"| {name} | {ratios} | {1000 * case['seconds']:.0f} |")
+        lines.append(f"| {name} | {ratios} | {1000 * case['seconds']:.0f} | {1000 * case['sum']:.1f} |")
     alone = f"One process with `sharded` takes {found['alone']:.3f} of the time without."
     return "\n".join([*lines, "", f"{alone} Load before: {found['load_before']:.1f}."]) + "\n"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import smadmm
-from smadmm.imaging.alignment import Aligned, shifted
+from smadmm.imaging.alignment import shifted
 from smadmm.imaging.result import DataWarning
 from smadmm.imaging.simulation import simulated_sinogram
 from smadmm.io.phantoms import abdomen_image
@@ -50,6 +50,6 @@ def test_views_move_to_higher_detectors():
     t = np.arange(40.0)
     rows = np.exp(-(((t - 20) / 4) ** 2))[None].repeat(2, 0)
     rows[0, 3] = math.nan  # filled in first
-    moved = Aligned([rows], np.array([1.5, -0.5]))[0]
+    moved = shifted(rows, np.array([1.5, -0.5]))
     np.testing.assert_allclose(moved[0], np.exp(-(((t - 21.5) / 4) ** 2)), atol=1e-2)
     np.testing.assert_allclose(moved[1], np.exp(-(((t - 19.5) / 4) ** 2)), atol=1e-3)

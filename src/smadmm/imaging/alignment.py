@@ -8,7 +8,8 @@ corrected by then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from smadmm.extras import needs
 from smadmm.imaging.inspection import Survey, filled, repaired, rough_image
+from smadmm.imaging.sinograms import Mended
 
 ROUNDS = 15
 LARGEST = 2.0  # detectors: the standard deviation of shifts
@@ -24,22 +26,9 @@ SMALL = 0.1  # detectors: shifting would blur more than it mends
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Aligned:
-    """Slices with their views shifted back, each made when it is asked for."""
-
-    slices: Any
-    shifts: Array
-
-    def __len__(self) -> int:
-        return len(self.slices)
-
-    def __getitem__(self, number: int) -> NDArray[np.float32]:
-        return shifted(filled(np.asarray(self.slices[number][:], np.float64)), self.shifts)
-
-
-def shifted(rows: NDArray[Any], shifts: Array) -> NDArray[np.float32]:
+def shifted(rows: Any, shifts: Array) -> NDArray[np.float32]:
     """Each view moved to higher detectors, by cubic splines."""
+    rows = filled(np.asarray(rows, np.float64))
     ndimage = needs("scipy.ndimage", "imaging", "the alignment of views")
     moved = [ndimage.shift(row, by, order=3, mode="nearest") for row, by in zip(rows, shifts, strict=True)]
     return np.stack(moved).astype(np.float32)
@@ -56,9 +45,8 @@ def aligned(slices: Any, rows: NDArray[Any], survey: Survey, off: frozenset[str]
     size = float(np.sqrt((shifts**2).mean()))
     if size < SMALL:
         return slices, f"views are aligned to {SMALL:g} detectors (rms); nothing was changed"
-    return Aligned(
-        slices, shifts
-    ), f"views are off by {size:.2f} detectors (rms), each by itself; they are shifted back"
+    text = f"views are off by {size:.2f} detectors (rms), each by itself; they are shifted back"
+    return Mended(slices, partial(shifted, shifts=shifts)), text
 
 
 def _seen(b: NDArray[np.float32], survey: Survey) -> Array:

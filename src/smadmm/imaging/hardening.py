@@ -12,7 +12,7 @@ makes up for it. The polynomial is found in one slice, in two ways.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from smadmm.extras import needs
 from smadmm.imaging.geometry import cgls
 from smadmm.imaging.inspection import Survey, repaired
 from smadmm.imaging.limited import BeamHardening
-from smadmm.imaging.sinograms import BackProjections
+from smadmm.imaging.sinograms import BackProjections, Mended
 from smadmm.operators.radon import Radon
 from smadmm.operators.radon.projector import Projector
 
@@ -36,20 +36,6 @@ STEPS = 20  # of conjugate gradients
 BLUR = 5  # detectors: noise would make views agree that do not
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Straightened:
-    """Slices as one energy would give them, each made when it is asked for."""
-
-    slices: Any
-    hardening: BeamHardening
-
-    def __len__(self) -> int:
-        return len(self.slices)
-
-    def __getitem__(self, number: int) -> NDArray[np.float32]:
-        return straight(np.asarray(self.slices[number][:]), self.hardening)
 
 
 def straight(b: NDArray[Any], hardening: BeamHardening) -> NDArray[np.float32]:
@@ -68,7 +54,8 @@ def straightened(slices: Any, rows: NDArray[Any], survey: Survey, off: frozenset
         return slices, "beam hardening: no polynomial of one material was found; nothing was changed"
     first, *others = found.coefficients
     powers = [f"{'+' if c > 0 else '-'} {abs(c):.2g} {power}" for c, power in zip(others, ("b²", "b³"), strict=False)]
-    return Straightened(slices, found), f"beam hardening: values b become {' '.join([f'{first:.2g} b', *powers])}"
+    text = f"beam hardening: values b become {' '.join([f'{first:.2g} b', *powers])}"
+    return Mended(slices, partial(straight, hardening=found)), text
 
 
 def one_density(b: Array, radon: Projector) -> BeamHardening | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,6 +52,20 @@ class Measured(ABC):
     @abstractmethod
     def array(self) -> Any:
         """A sinogram, or a stack of them."""
+
+
+@dataclass(frozen=True)
+class Mended:
+    """Slices that are mended one by one, when they are asked for."""
+
+    slices: Any
+    mend: Callable[[NDArray[Any]], NDArray[np.float32]]
+
+    def __len__(self) -> int:
+        return len(self.slices)
+
+    def __getitem__(self, number: int) -> NDArray[np.float32]:
+        return self.mend(np.asarray(self.slices[number][:]))
 
 
 class Views:
