@@ -182,6 +182,8 @@ KEYS = {
         f"scale.{case}": lambda case=case: f"{stored('scale', 'ranks.json')['cases'][case]['wall']:.2f}"
         for case in ("ct-all", "ct-180", "glm")
     },
+    "scale.sum": lambda: f"{1000 * stored('scale', 'ranks.json')['cases']['glm']['sum']:.1f}",
+    "scale.glm-ms": lambda: f"{1000 * stored('scale', 'ranks.json')['cases']['glm']['seconds']:.0f}",
     **{
         f"scale.{fault}": lambda fault=fault: "{passed} of {trials}".format(**stored("scale", f"faults-{fault}.json"))
         for fault in ("kill", "cable")
