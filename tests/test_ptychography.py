@@ -7,7 +7,8 @@ import torch
 from smadmm import retrieve
 from smadmm.imaging.metrics import snr, without_ramp
 from smadmm.imaging.probe import Joint, position_step, probe_step, redescribed
-from smadmm.imaging.ptychography import PROBE_STEPS, ROUND, fit_scan, scan_snr
+from smadmm.imaging.probe_guess import guessed_probe
+from smadmm.imaging.ptychography import GUESSED, PROBE_STEPS, ROUND, fit_scan, scan_snr
 from smadmm.imaging.result import DataWarning
 from smadmm.io.patterns import read_patterns
 from smadmm.io.phantoms import abdomen
@@ -254,11 +255,39 @@ def test_files_warnings_and_refusals(tmp_path):
         retrieve(
             np.fft.fftshift(counts, axes=(1, 2)), positions=places, probe=probe, quantity="intensities", iterations=2
         )
-    with pytest.raises(ValueError, match="positions go with a probe"):
-        retrieve(counts, positions=places)
+    with pytest.raises(ValueError, match="positions are those of a probe that is scanned; leave out them or masks"):
+        retrieve(counts, positions=places, masks=counts)
+    with pytest.raises(ValueError, match="patterns are n x height x width, got the shape"):
+        retrieve(counts[0], positions=places)
     with pytest.raises(ValueError, match="give masks, or for ptychography"):
         retrieve(counts)
     with pytest.raises(ValueError, match="beyond the object"):
         retrieve(counts, positions=places + 9, probe=probe, shape=(SIZE, SIZE))
     with pytest.raises(ValueError, match="n x 2"):
         Ptychography(torch.from_numpy(probe), places.T)
+
+
+@pytest.mark.parametrize(("radius", "blur", "middle"), [(0.08, 0, False), (0.2, 8, True), (0.2, -8, False)])
+def test_a_probe_of_which_nothing_is_known(radius, blur, middle):
+    """A lens in or out of focus, nearly as if it were known; where patterns have the zero frequency does not matter."""
+    truth, _, places, _, _ = scan(1e5)
+    q = np.fft.fftfreq(WINDOW)
+    squares = q[:, None] ** 2 + q**2
+    probe = np.fft.fftshift(np.fft.ifft2((squares <= radius**2) * np.exp(1j * np.pi * blur / radius * squares)))
+    probe = (probe * (1e5 / (np.abs(probe) ** 2).sum()) ** 0.5).astype(np.complex64)
+    operator = Ptychography(torch.from_numpy(probe), places, (SIZE, SIZE))
+    counts = np.random.default_rng(1).poisson(operator(truth).abs().numpy() ** 2)
+    given = np.fft.fftshift(counts, axes=(1, 2)) if middle else counts
+    options = {"positions": places, "quantity": "intensities", "iterations": 40}
+    known, found = retrieve(counts, probe=probe, **options), retrieve(given, **options)
+    quality = [scan_snr(truth, torch.from_numpy(result.image), operator.light()) for result in (known, found)]
+    assert quality[1] > quality[0] - 3 and not found.warnings
+    assert found.notes == (GUESSED,) and not known.notes
+
+
+def test_a_wrong_first_guess_is_overruled_and_a_right_one_is_kept():
+    _, _, places, counts, operator = scan(1e5)
+    given = PtychographyLoss(operator, torch.from_numpy(np.sqrt(counts)))
+    assert guessed_probe(given, known=True) is operator.probe
+    wrong = redescribed(given, operator.probe.conj(), places)
+    assert guessed_probe(wrong, known=True) is not wrong.operator.probe

@@ -31,8 +31,8 @@ def retrieve(
         str,
         typer.Argument(
             metavar="INPUT",
-            help="Patterns with masks (NPZ or HDF5: amplitudes or intensities, masks or positions and probe, perhaps "
-            "truth; NPY with --mask-file), a scan of PtyPy (.ptyd) or CXI, or, with --masks, an image to simulate "
+            help="Patterns with masks (NPZ or HDF5: amplitudes or intensities, masks or positions, perhaps probe "
+            "and truth; NPY with --mask-file), a scan of PtyPy (.ptyd) or CXI, or, with --masks, an image to simulate "
             "from.",
         ),
     ],
@@ -41,7 +41,8 @@ def retrieve(
     snr: Annotated[float | None, typer.Option(help="Noise of the simulated amplitudes in dB (25).")] = None,
     mask_file: Annotated[str | None, typer.Option(help="NPY file of the masks, n x height x width.")] = None,
     probe_file: Annotated[
-        str | None, typer.Option(help="Ptychography: the probe, if INPUT has none (NPY, NPZ, HDF5 or .ptyr).")
+        str | None,
+        typer.Option(help="Ptychography: the probe, if INPUT has none and it is known (NPY, NPZ, HDF5 or .ptyr)."),
     ] = None,
     valid_file: Annotated[
         str | None, typer.Option(help="NPY file, height x width: True (or 1) where the detector measures.")
@@ -58,7 +59,7 @@ def retrieve(
     start: Annotated[str, typer.Option(help="Of the fit without prior: auto, constant, spectral or raar.")] = "auto",
     complex_image: Annotated[bool, typer.Option("--complex", help="The image is complex.")] = False,
     refine_probe: Annotated[
-        bool, typer.Option("--refine-probe", help="Ptychography: the probe is a first guess; find it, too.")
+        bool, typer.Option("--refine-probe", help="Ptychography: the given probe is a first guess; find it, too.")
     ] = False,
     refine_positions: Annotated[
         bool, typer.Option("--refine-positions", help="Ptychography: let the positions move.")

@@ -94,8 +94,9 @@ def retrieve(
         as a memory map or an HDF5 dataset. The image comes back as the same kind.
     masks : n x height x width, complex.
     positions, probe, shape : of ptychography, in the place of masks: n x 2, row and column of the upper left corner of
-        the probe in pixels of the object, which begins at (0, 0); the complex probe, height x width; the object's
-        shape, None: as far as the probe reaches. Objects are complex; `start`, `method`, checkpoints are not for them.
+        the probe in pixels of the object, which begins at (0, 0); the complex probe, height x width, None: guessed from
+        the patterns and found with the object; the object's shape, None: as far as the probe reaches. Objects are
+        complex; `start`, `method`, checkpoints are not for them.
     refine_probe, refine_positions : whether the probe is a first guess only, to be found with the object, and whether
         positions may move. The result has `probe` and `positions`.
     constraint : of ptychography: a projection that follows the denoiser, such as `proxes.Support` or `proxes.Modulus`.
@@ -186,9 +187,9 @@ def retrieve(
 
 def _refuse_scan(positions: Any, probe: Any, masks: Any) -> None:
     if positions is None:
-        raise ArgumentError("give {masks}, or for ptychography {positions} and {probe}")
-    if probe is None or masks is not None:
-        raise ArgumentError("{positions} go with a {probe}, the complex field that is scanned, and without {masks}")
+        raise ArgumentError("give {masks}, or for ptychography {positions}, and the {probe} if it is known")
+    if masks is not None:
+        raise ArgumentError("{positions} are those of a {probe} that is scanned; leave out them or {masks}")
 
 
 def _undetermined(count: int, is_complex: bool) -> str:

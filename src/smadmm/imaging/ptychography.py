@@ -34,6 +34,7 @@ from smadmm.imaging.phase_checks import holes, saturation, told_pixels
 from smadmm.imaging.pnp import pnp
 from smadmm.imaging.priors import ComplexProx, Prior, find_prior
 from smadmm.imaging.probe import fit_blocks, position_step, probe_step, redescribed, scaled_probe
+from smadmm.imaging.probe_guess import centred, guessed_probe
 from smadmm.imaging.ptychography_checks import constant_object, empty_patterns, scan_doubts
 from smadmm.imaging.red import RED
 from smadmm.imaging.result import DataWarning, ImageResult
@@ -56,6 +57,7 @@ STILL = 0.001  # of lv
 DIM = 2  # times the level of the weakest denoiser: the level of a fit that is a worse start than a constant
 FAR = 0.66  # of an object: what is left of it beside a constant; phases of all sizes leave 1
 PIECE = 512  # positions of a whole gradient; with more, batches
+GUESSED = "the probe was not given: it was guessed from the mean pattern and found with the object"
 
 
 @dataclass(frozen=True)
@@ -235,6 +237,11 @@ def retrieve_scan(
     """The object of a scan; see `smadmm.retrieve`."""
     begin = time.perf_counter()
     given, told = _scan(patterns, positions, probe, shape, quantity, valid)
+    if probe is None:
+        given, plan = centred(given), replace(plan, refine_probe=True)
+    if plan.refine_probe:
+        guess = guessed_probe(given, probe is not None)
+        given = redescribed(given, guess, given.operator.positions)
     loss, fit = fit_scan(given, plan.refine_probe, plan.refine_positions)
     prior = plan.found_prior(loss, fit)
     exact = None if truth is None else torch.from_numpy(np.asarray(truth).astype(np.complex64))
@@ -254,6 +261,7 @@ def retrieve_scan(
         slices=[row | quality],
         histories=[result.history],
         settings=_settings(loss, fit, prior, plan) | {"data": quantity, "total_seconds": row["seconds"]},
+        notes=(GUESSED,) * (probe is None),
         warnings=tuple(told),
         interrupted=result.interrupted,
         unit="transmission",
@@ -286,11 +294,13 @@ def _scan(
     patterns: Any, positions: Any, probe: Any, shape: tuple[int, int] | None, quantity: str, valid: Any
 ) -> tuple[PtychographyLoss, list[str]]:
     """The loss of a scan from arrays, and what is wrong with pixels of the detector."""
-    field = np.asarray(probe).astype(np.complex64)
+    data = np.asarray(patterns).astype(np.float32)
+    if data.ndim != 3:
+        raise ArgumentError("{patterns} are n x height x width, got the shape {0}", data.shape)
+    field = np.ones(data.shape[1:], np.complex64) if probe is None else np.asarray(probe).astype(np.complex64)
     if not (np.isfinite(field).all() and field.any()):
         raise ValueError("the probe is zero everywhere or has values that are not finite; give its complex field")
     operator = Ptychography(torch.from_numpy(field), positions, shape)
-    data = np.asarray(patterns).astype(np.float32)
     if data.shape != operator.out_shape:
         raise ArgumentError("{patterns} has the shape {0}, but {positions} and {probe} need {1}", data.shape,
                             operator.out_shape)  # fmt: skip

@@ -58,7 +58,7 @@ def scan_doubts(
     if found:
         return found
     grown = growth(loss, x) > GROWTH
-    few = _neighbours(given)
+    few = neighbours(given)
     others = list(_descriptions(few, free, quantity, grown))
     own = _left(few, free) if others else 0.0
     for name, other, refined, better in others:
@@ -103,7 +103,7 @@ def _odd_patterns(loss: PtychographyLoss, x: Tensor) -> Iterator[str]:
         )
 
 
-def _neighbours(loss: PtychographyLoss) -> PtychographyLoss:
+def neighbours(loss: PtychographyLoss) -> PtychographyLoss:
     """The scan of the positions around the middle one."""
     places = loss.operator.positions
     far = np.linalg.norm(places - np.median(places, axis=0), axis=1)

@@ -51,10 +51,7 @@ def read_patterns(
         raise ScanError(path, f"has the arrays {sorted(found)}", "it needs one of 'amplitudes' or 'intensities'")
     with readable(path):
         scan: dict[str, Any] = {name: np.asarray(found[name]) for name in ("positions", "probe") if name in found}
-    if "masks" not in found and scan.keys() == {"positions"}:
-        raise ArgumentError("{0} has positions, but no probe; give a first guess by {probe_file} FILE and set "
-                            "{refine_probe}", path)  # fmt: skip
-    if "masks" not in found and len(scan) < 2:
+    if "masks" not in found and "positions" not in scan:
         raise ArgumentError("{0} has no array 'masks'; it has {1}, or give {mask_file} MASKS.npy", path, sorted(found))
     with readable(path):
         parts = {name: np.asarray(found[name]) if name in found else None for name in ("truth", "valid")}
