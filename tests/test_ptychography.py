@@ -202,6 +202,21 @@ def test_the_command_finds_object_and_probe(tmp_path):
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"probe.npy", "run.json", "image.npy"}
 
 
+def test_positions_that_do_not_overlap_are_told(tmp_path):
+    """By the verb, and by the command, which says that the probe was guessed, too."""
+    from typer.testing import CliRunner
+
+    from smadmm.__main__ import app
+
+    _, _, places, counts, _ = scan(1e4)
+    np.savez(tmp_path / "scan.npz", intensities=counts, positions=5 * places)
+    options = ["--out", str(tmp_path / "out"), "--iterations", "2", "--quiet"]
+    done = CliRunner().invoke(app, ["retrieve", str(tmp_path / "scan.npz"), *options])
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "Warning: Neighbouring positions are " in done.output and GUESSED in done.output
+    assert "position gradients" in done.output
+
+
 def test_constraints_of_the_object_hold_and_help():
     """A phase object in air: with both known it is found better at few photons."""
     image, probe, places, _, _ = scan(1e3)

@@ -100,7 +100,8 @@ def retrieve(
         )  # fmt: skip
         if result.interrupted:
             stopped(f" after {result.slices[0]['iterations']} iterations", INTERRUPTED)
-        for line in result.save(folder, typed(), path.name):
+        said = [*result.notes, *result.save(folder, typed(), path.name)]
+        for line in [*said, *(f"Warning: {text}" for text in result.warnings)]:
             typer.echo(line)
         shutil.rmtree(folder / UNFINISHED, ignore_errors=True)  # scans leave none
 

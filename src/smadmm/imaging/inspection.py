@@ -393,12 +393,19 @@ def _without_offset(b: NDArray[Any], off: frozenset[str]) -> tuple[NDArray[Any],
         float(np.median(b[:, :half] - b[:, half : 2 * half])),
         float(np.median(b[:, -half:] - b[:, -2 * half : -half])),
     ]
-    steady &= max(np.abs(slopes)) < max(noise, 0.05 * abs(level))  # a round object beyond the detector is steady, too
+    chance = 3 * math.sqrt(2 / half) * _stripe_size(b)
+    steady &= max(np.abs(slopes)) < max(noise, 0.05 * abs(level), chance)  # round objects beyond are steady, too
     if not (steady and alike) or abs(level) < max(noise, 0.003 * abs(top)):
         return b, []
     return b - np.float32(level), [
         Finding("air", f"air is at {level:.3g} instead of zero; this is subtracted from all rays", True)
     ]
+
+
+def _stripe_size(b: NDArray[Any]) -> float:
+    """How far detectors differ from the mean of their neighbours in all views, as if each had an offset of its own."""
+    profile = np.median(b, axis=0)
+    return _size(np.diff(profile, 2)) / math.sqrt(6)
 
 
 class _Rough(NamedTuple):

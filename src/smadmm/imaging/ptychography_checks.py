@@ -8,6 +8,7 @@ can be made that has one; it is looked for where no pixel of the detector is dar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -26,6 +27,7 @@ TRIED, STEPS = 36, 40  # positions and steps with which other descriptions are t
 QUANTITY, BETTER, LITTLE, LESS = 0.6, 0.85, 0.93, 0.97  # of the misfit: what the right description leaves at most
 GROUND = 0.02  # of the mean intensity: a background
 NARROW = 0.1  # of the probe: positions closer than that are in another unit
+ASKED = 200  # positions whose distance to the next is looked at
 EMPTY, WORSE = 0.01, 2.5  # of the usual energy of a pattern; times the usual misfit of one
 
 
@@ -54,7 +56,7 @@ def scan_doubts(
     given: PtychographyLoss, loss: PtychographyLoss, x: Tensor, free: tuple[bool, bool], quantity: str
 ) -> list[str]:
     """Why x, which is fitted to a scan as `given`, may be no image of the object; `free`: probe and positions."""
-    found = [*_narrow(loss), *turned_signs(torch.where(_lit(loss), x, 0))]
+    found = [*_narrow(loss), *_apart(loss), *turned_signs(torch.where(_lit(loss), x, 0))]
     if found:
         return found
     grown = growth(loss, x) > GROWTH
@@ -85,6 +87,20 @@ def _narrow(loss: PtychographyLoss) -> Iterator[str]:
         yield (
             f"All positions are within {span:.2g} pixels, a small part of the probe: they are rows and columns in "
             "pixels of the object, so divide lengths by the size of its pixels."
+        )
+
+
+def _apart(loss: PtychographyLoss) -> Iterator[str]:
+    """Probes that do not meet, as wide as a disc of even light would be that spreads as far."""
+    light = loss.operator.probe.abs().square().cpu().numpy().astype(np.float64)
+    pixels, places = np.indices(light.shape), loss.operator.positions
+    spread = sum(np.cov(axis.ravel(), aweights=light.ravel(), ddof=0) for axis in pixels)
+    width, asked = math.sqrt(8 * spread), places[:: -(-loss.n // ASKED)]
+    step = np.median(np.sort(np.linalg.norm(asked[:, None] - places, axis=2), axis=1)[:, 1]) if loss.n > 1 else 0.0
+    if step > width:
+        yield (
+            f"Neighbouring positions are {step:.0f} pixels apart, and the probe is about {width:.0f} wide: patterns "
+            "that do not overlap do not determine the object. Scan more densely, or check the unit of positions."
         )
 
 

@@ -270,7 +270,7 @@ def _told(result: ImageResult) -> list[str]:
         quality = f"{mean}residual |Ax - b| / |b| {result.mean('residual'):.2%} (FBP {result.mean('residual_fbp'):.2%})"
     else:
         quality = f"residual {result.mean('residual'):.2%} of the data"
-    sample = "view" if "views" in result.settings else "mask"
+    sample = next((name for name in ("view", "position") if f"{name}s" in result.settings), "mask")
     per = " per slice" if len(result.slices) > 1 else ""
     cost = f"{result.mean('iterations'):.0f} iterations, {result.mean('sfo'):.0f} {sample} gradients"
     total = result.settings.get("total_seconds")  # with the look at the data and the trial of priors
