@@ -7,7 +7,7 @@ from scipy.sparse import block_diag, csr_array, eye_array, vstack
 from smadmm.learn import GraphGuidedClassifier, GraphGuidedClassifierCV
 from smadmm.learn.answers import Softmax
 from smadmm.learn.exact import Model, newton, zero_point
-from smadmm.learn.leaving_out import best_weight, margins_without
+from smadmm.learn.leaving_out import best_weight, clearly_less, margins_without
 from smadmm.learn.pointwise import CLASSIFICATION, SQUARED
 
 ROWS = 40
@@ -116,11 +116,20 @@ def test_the_smallest_loss_wins_and_the_search_ends_after_it():
 
     def measure(alpha):
         asked.append(alpha)
-        return (np.log10(alpha) + 1) ** 2
+        return np.array([(np.log10(alpha) + 1) ** 2, 1.0])
 
     alphas = 10.0 ** np.arange(1, -6, -1)
-    assert best_weight(alphas, measure) == (0.0, 0.1) and min(asked) == 1e-3
-    assert best_weight(alphas, lambda alpha: -alpha) == (-10.0, 10.0)
+    losses, best = best_weight(alphas, measure)
+    assert losses.tolist() == [0.0, 1.0] and best == 0.1 and min(asked) == 1e-3
+    assert best_weight(alphas, lambda alpha: np.array([-alpha]))[1] == 10.0
+
+
+def test_a_ridge_is_taken_for_more_than_chance():
+    before = np.random.default_rng(0).exponential(1.0, 100)
+    assert clearly_less(before - 0.01, before) and not clearly_less(before, before)
+    luck = np.zeros(100)
+    luck[3:5] = 0.5, -0.2  # of two rows alone
+    assert (before - luck).sum() < before.sum() and not clearly_less(before - luck, before)
 
 
 def test_noise_gets_a_strong_penalty_and_a_graph_that_hurts_goes():

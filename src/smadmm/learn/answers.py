@@ -114,9 +114,9 @@ class Softmax(Model):
         z = x.reshape(self.classes, -1)
         return np.asarray(self.X @ z[:, : self.X.shape[1]].T + z[:, self.X.shape[1] :].sum(axis=1))
 
-    def value(self, margins: Array) -> float:
+    def terms(self, margins: Array) -> Array:
         own = np.take_along_axis(margins, self.label[:, None], axis=1)[:, 0]
-        return float(self.weight @ (logsumexp(margins, axis=1) - own)) / self.n
+        return np.asarray(self.weight * (logsumexp(margins, axis=1) - own) / self.n)
 
     @property
     def ridges(self) -> Array:

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from smadmm.learn.exact import faces
 from smadmm.learn.fitting import Fit
 from smadmm.learn.graphs import feature_graph
-from smadmm.learn.leaving_out import FACTORS, RIDGES, Measure, affordable, best_weight
+from smadmm.learn.leaving_out import FACTORS, RIDGES, Measure, affordable, best_weight, clearly_less
 from smadmm.learn.loops import Array
 from smadmm.learn.standard import Standard
 
@@ -88,7 +88,8 @@ class GraphGuided(BaseEstimator):  # type: ignore[misc]
     def _choose(self, A: Any, rows: float, measured: Callable[[Any, float], Measure]) -> tuple[Any, float]:
         """A, or that without edges, and alpha: what was given, or what predicts rows left out best; sets `ridge_`.
 
-        `measured(A, ridge)(alpha)` is the loss of rows left out; alphas come from large to small.
+        `measured(A, ridge)(alpha)` are losses of rows left out; alphas come from large to small. A ridge has to be
+        clearly better.
         """
         self.ridge_ = self.ridge or 0.0
         graphs = [A, A[-self.n_features_in_ :]] if self._finds_graph and self.graph_.shape[0] else [A]
@@ -96,18 +97,18 @@ class GraphGuided(BaseEstimator):  # type: ignore[misc]
         if not affordable(rows, A.shape[1]) or not (free or len(graphs) > 1):
             return A, self._weight_of_penalty(rows, A)
 
-        def tried(G: Any, ridge: float, most: float = np.inf) -> tuple[float, float]:
+        def tried(G: Any, ridge: float, most: float = np.inf) -> tuple[Array, float]:
             alphas = self._weight_of_penalty(rows, G) * (FACTORS if free else np.ones(1))
             return best_weight(alphas[alphas <= most], measured(G, ridge))
 
         found = [tried(G, self.ridge_) for G in graphs]
-        best = found[-1] if found[-1] < found[0] else found[0]
+        best = min(found, key=lambda each: each[0].sum())
         if best is not found[0]:
             self.graph_ = self.graph_[:0]
             A = graphs[-1]
         for ridge in RIDGES if free and self.ridge is None else ():
             other = tried(A, ridge, best[1])  # what a ridge does, the penalty need not do
-            if not other < best:
+            if not clearly_less(other[0], best[0]):
                 break
             best, self.ridge_ = other, ridge
         return A, best[1]

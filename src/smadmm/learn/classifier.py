@@ -172,18 +172,19 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
         return self._choose(A, rows, partial(self._left_out, tasks, rows))
 
     def _left_out(self, tasks: list[Task], rows: float, A: Any, ridge: float) -> Measure:
-        """The loss of rows left out with this A and ridge, by alpha."""
+        """The losses of rows left out with this A and ridge, by alpha."""
         tasks, softmax = [replace(task, A=A, ridge=ridge) for task in tasks], self._is_softmax(A.shape[1])
         fits = along_path(tasks, softmax, self.max_epochs)
 
-        def loss(alpha: float) -> float:
+        def losses(alpha: float) -> Array:
             found, here = [fit.x for fit in fits(alpha)], [replace(task, lam1=alpha) for task in tasks]
             models = [softmax_of(here)] if softmax else [(model_of(task), A) for task in here]
             points = [np.concatenate(found)] if softmax else found
             every = zip(models, points, strict=True)
-            return sum(model.value(margins_without(model, by, alpha, x, rows)) for (model, by), x in every)
+            left = [model.terms(margins_without(model, by, alpha, x, rows)) for (model, by), x in every]
+            return np.asarray(np.sum(left, axis=0))
 
-        return loss
+        return losses
 
     def _fit_all(self, tasks: list[Task], seed: int) -> list[Fit]:
         starts = self._starts(len(tasks)) if self.warm_start else [None] * len(tasks)

@@ -75,9 +75,13 @@ class Model:
         d = self.X.shape[1]
         return np.asarray(self.X @ x[:d] + x[d:].sum() + self.offset)
 
+    def terms(self, margins: Array) -> Array:
+        """What each row adds to the mean loss."""
+        return np.asarray(self.weight * self.loss.value(margins, self.target) / self.n)
+
     def value(self, margins: Array) -> float:
         """The mean loss."""
-        return float(self.weight @ self.loss.value(margins, self.target)) / self.n
+        return float(self.terms(margins).sum())
 
     def gradient(self, x: Array, margins: Array) -> Array:
         c = self.weight * self.loss.slope(margins, self.target) / self.n

@@ -33,7 +33,7 @@ DAMPING = 1e-3  # share of that curvature
 ENTRIES = 20_000_000  # of the rows on the face: up to here one row is left out at a time
 ROWS_PER_UNKNOWN = 50  # with more rows than that no weight near 1 / rows matters
 
-Measure = Callable[[float], float]  # alpha -> loss of rows left out; each fit starts where the one before ended
+Measure = Callable[[float], Array]  # alpha -> losses of rows left out; each fit starts where the one before ended
 
 
 def affordable(rows: float, unknowns: int) -> bool:
@@ -41,16 +41,22 @@ def affordable(rows: float, unknowns: int) -> bool:
     return rows < ROWS_PER_UNKNOWN * unknowns and rows * min(rows, unknowns) <= ENTRIES
 
 
-def best_weight(alphas: Array, measure: Measure) -> tuple[float, float]:
-    """The smallest loss of rows left out, and at which of the weights."""
-    best, since = (np.inf, float(alphas[-1])), 0
+def best_weight(alphas: Array, measure: Measure) -> tuple[Array, float]:
+    """The losses of rows left out with the smallest sum, and at which of the weights."""
+    losses, best, since = np.array([np.inf]), float(alphas[-1]), 0
     for alpha in alphas.tolist():
-        loss = measure(alpha)
-        since = since + 1 if loss >= best[0] else 0
-        best = min(best, (loss, alpha))
+        found = measure(alpha)
+        since = 0 if found.sum() < losses.sum() else since + 1
+        losses, best = (losses, best) if since else (found, alpha)
         if since >= PATIENCE:
             break
-    return best
+    return losses, best
+
+
+def clearly_less(losses: Array, than: Array) -> bool:
+    """By more than the standard error of the difference."""
+    gain = than - losses
+    return bool(gain.sum() > np.sqrt(len(gain)) * gain.std(ddof=1))
 
 
 def margins_without(model: Model, A: Any, alpha: float, x: Array, rows: float) -> Array:

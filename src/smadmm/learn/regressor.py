@@ -150,19 +150,19 @@ class _Regressor(RegressorMixin, GraphGuided):  # type: ignore[misc]
         return self._choose(A, rows, partial(self._left_out, model, rows))
 
     def _left_out(self, model: Model, rows: float, A: Any, ridge: float) -> Measure:
-        """The loss of rows left out with this A and ridge, by alpha; Huber's for Student's, which is not convex."""
+        """The losses of rows left out with this A and ridge, by alpha; Huber's for Student's, which is not convex."""
         last: list[Point | None] = [None]
         squared = self.loss == "squared"
         measure = replace(model, loss=SQUARED if squared else huber(0.5 * spread(model.target, model.weight)))
 
-        def loss(alpha: float) -> float:
+        def losses(alpha: float) -> Array:
             tol, here = (ROUGHLY * alpha) ** 2 * A.shape[1], replace(model, ridge=ridge * alpha)
             kind = "squared" if squared else "huber"
             fit, last[0], scale = fit_regression(here, A, alpha, kind, tol, rows, self.max_epochs, last[0])
             here = replace(here, loss=SQUARED if squared else huber(scale, majorised=False))
-            return measure.value(margins_without(here, A, alpha, fit.x, rows))
+            return measure.terms(margins_without(here, A, alpha, fit.x, rows))
 
-        return loss
+        return losses
 
     def _start(self, A: Any) -> Point | None:
         before = getattr(self, "coef_standardized_", None)
