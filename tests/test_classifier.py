@@ -112,6 +112,16 @@ def test_coefficients_are_tied_along_edges():
     assert len(set(scaled.coef_standardized_[0, :3])) == 1 and scaled.coef_[0, 0] > 50 * scaled.coef_[0, 1]
 
 
+@pytest.mark.parametrize(("rows", "seed", "alpha"), [(6, 21, 0.01), (6, 30, 0.01), (6, 35, 0.1), (20, 2, 0.01)])
+def test_ties_that_the_data_ask_for_anyway(rows, seed, alpha):
+    """Columns that may change places: no multiplier is needed to tie them, and rounding alone would untie them."""
+    X = np.random.default_rng(seed).integers(0, 5, (rows, 2)).astype(float)
+    y = X.sum(1) > np.median(X.sum(1))
+    model = quick(alpha=alpha, graph="chain", loss="squared_hinge", calibrate=False, standardize=False)
+    coef = model.fit(np.concatenate([X, X[:, ::-1]]), np.tile(y, 2)).coef_[0]  # a warning is an error
+    assert coef[0] == coef[1] != 0 and model.certificate_.total <= 1e-10
+
+
 @pytest.mark.parametrize("graph", ["chain", "glasso", None])
 @pytest.mark.parametrize("alpha", [0.1, 1e-3])
 def test_the_answer_is_that_of_a_convex_solver(graph, alpha):

@@ -43,7 +43,7 @@ SHARPENING, ROUGH = 3, 1e-2  # steps; not where |grad F + A'mu| may be larger th
 DENSE = 20_000  # entries of A
 CONJUGATE, NEARLY = 20, 1e-2  # iterations of conjugate gradients; share of the squared residual that ends them
 FREED = 50  # rows of A x that leave zero together, at the least
-ROUNDING = 1e-15  # of an objective
+ROUNDING, UNTIES = 1e-15, 1e-13  # of an objective; of a model's, by which a point off its face is lower
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,10 @@ class _Quadratic:
         return x, y, mu, rho
 
     def on_face(self, y: Array, x: Array) -> Array:
-        """The model's minimiser on the face of y, or as far towards it from x as the signs of A x stay; or x itself."""
+        """The model's minimiser on the face of y, or as far towards it from x as the signs of A x stay.
+
+        Or x itself, if that is lower by more than rounding, which would untie what is tied.
+        """
         Z = faces(self.A, y == 0)
         slope = self.alpha * (Z.T @ (self.AT @ np.sign(y)))
         H = Z.T @ (Z.T @ self.H).T
@@ -225,8 +228,9 @@ class _Quadratic:
         begin, end = self.A @ (Z @ start), self.A @ (Z @ u)
         crossing = (begin * end < 0) | ((begin == 0) & (end * y < 0))
         most = float(np.min(begin[crossing] / (begin - end)[crossing], initial=1.0))
-        tried = [Z @ u, Z @ (start + most * (u - start)), Z @ start, x]
-        return min(tried, key=self.value)
+        on_it = min([Z @ u, Z @ (start + most * (u - start)), Z @ start], key=self.value)
+        least = self.value(on_it)
+        return x if self.value(x) < least - UNTIES * abs(least) else on_it
 
 
 def _search(model: Model, A: Any, alpha: float, point: Point, margins: Array, x: Array) -> tuple[Array, Array, float]:
