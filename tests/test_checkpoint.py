@@ -211,8 +211,8 @@ def test_nothing_in_the_package_unpickles():
     words = ("pickle", "torch.load", "joblib", "shelve", "dill", "marshal", "eval(", "exec(")
     for file in Path(smadmm.__file__).parent.rglob("*.py"):
         text = file.read_text().replace("allow_pickle=False", "")
-        for harmless in ("unpickle", ".eval()", "with joblib.dump", "import joblib", "joblib.hash"):
-            text = text.replace(harmless, "")  # advice; a hash reads nothing
+        for harmless in ("unpickle", ".eval()", "with joblib.dump"):
+            text = text.replace(harmless, "")  # advice
         assert not [word for word in words if re.search(rf"(?<![A-Za-z]){re.escape(word)}", text)], file
         assert text.count("np.load(") == file.read_text().count("np.load(")
         for line in file.read_text().splitlines():

@@ -7,9 +7,10 @@ import networkx
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
-from smadmm.learn import GraphGuidedClassifier, correlations, graphs
+from smadmm.learn import GraphGuidedClassifier, GraphGuidedClassifierCV, correlations, graphs
 from smadmm.learn.graphs import Rows, feature_graph, signed_adjacency
 
 
@@ -330,19 +331,17 @@ def test_fifty_thousand_sparse_features_take_seconds(graph):
     assert time.process_time() - start < 15 and G.shape[0] < 5 * 50_000
 
 
-def test_a_graph_is_learned_once_from_the_same_rows(monkeypatch):
-    """A grid of weights learns one graph per fold, and one for the last fit; changed graphs do not come back."""
+def test_a_graph_is_learned_once_and_given_back(monkeypatch):
+    """No graph is kept between fits; a path learns one for all folds, and a search none if it is given one."""
     learned = []
     solve = graphs.Correlations
     monkeypatch.setattr(graphs, "Correlations", lambda *rows: learned.append(1) or solve(*rows))
-    monkeypatch.setattr(graphs, "_last", {})
     X, y = gaussian(chain_precision(8, [0.4] * 7), 60), np.arange(60) % 2
-    search = GridSearchCV(GraphGuidedClassifier(graph="glasso"), {"alpha": [0.001, 0.01, 0.1]}, cv=3).fit(X, y)
-    assert len(learned) == 4
-    kept = search.best_estimator_.graph_
-    kept.data[:] = 0
-    again = feature_graph("glasso", search.best_estimator_._standard.apply(X))
-    assert len(learned) == 4 and (again.data != 0).all() and again.shape == kept.shape
-    X[0, 0] += 1
-    feature_graph("glasso", X)
-    assert len(learned) == 5
+    first, again = (GraphGuidedClassifier(0.01, graph="glasso").fit(X, y) for _ in range(2))
+    assert len(learned) == 2 and first.graph_.shape[0] > 0
+    path = GraphGuidedClassifierCV(graph="glasso", random_state=0).fit(X, y)
+    assert len(learned) == 3 and abs(path.graph_ - first.graph_).max() == 0
+    given = clone(GraphGuidedClassifier(graph=first.graph_))
+    first.graph_.data[:] = 0
+    search = GridSearchCV(given, {"alpha": [0.001, 0.01, 0.1]}, cv=3).fit(X, y)
+    assert len(learned) == 3 and abs(search.best_estimator_.graph_ - again.graph_).max() == 0

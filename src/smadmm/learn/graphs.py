@@ -20,18 +20,17 @@ chance gives one pair); s is the sign of the correlation. Constant features have
 `"auto"`: as `"glasso"` up to 1000 features, none beyond: there learning takes longer than fitting, and edges between
 thousands of features are rarely those that the labels obey. The estimators drop its edges if these do not help.
 
-A graph is learned once from the same rows: the last ones are kept, so that a grid search learns one per fold.
+No graphs are kept between fits: `graph=model.graph_` gives one to other fits, and the estimators with CV learn one for
+all folds.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import joblib
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_matrix, csr_matrix, issparse
@@ -43,7 +42,6 @@ ROWS = 2000
 NEIGHBOURS = 5
 FEATURES = 1000  # up to which "auto" learns a graph
 LARGEST_COMPONENT = 300
-REMEMBERED = 20  # graphs: folds of a search
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,8 +141,6 @@ def _given_rows(matrix: Any, d: int) -> Any:
 
 Edges = tuple[NDArray[np.int64], NDArray[np.float64]]  # pairs i < j, each once, and their signs
 
-_last: dict[str, Edges] = {}
-
 
 def _signed_edges(graph: Any, X: Any, random_state: Any, weight: Any) -> Edges:
     d = _features(X)
@@ -156,7 +152,8 @@ def _signed_edges(graph: Any, X: Any, random_state: Any, weight: Any) -> Edges:
         if graph == "auto" and d > FEATURES:
             return _from_array([], d)
         if graph in ("auto", "glasso", "knn"):
-            return _learned(_knn if graph == "knn" else _glasso, *subsample(X, weight, ROWS, random_state))
+            learned = _knn if graph == "knn" else _glasso
+            return learned(Correlations(*subsample(X, weight, ROWS, random_state)), d)
         raise ValueError(f"graph must be 'auto', 'glasso', 'knn', 'chain', None, edges or a matrix, got {graph!r}")
     networkx = sys.modules.get("networkx")  # whoever has such a graph has imported it
     if networkx is not None and isinstance(graph, networkx.Graph):
@@ -228,16 +225,6 @@ def _unique(pairs: NDArray[Any], signs: NDArray[Any], d: int) -> Edges:
         i, j = edges[highest != lowest][0]
         raise ValueError(f"the graph gives both signs to the edge ({i}, {j}); make it symmetric")
     return edges, highest
-
-
-def _learned(kind: Callable[[Correlations, int], Edges], X: Any, weight: Any) -> Edges:
-    """The graph of these rows, learned if it is not among the last ones."""
-    rows = joblib.hash((kind.__name__, X, weight))
-    edges, signs = _last.get(rows) or kind(Correlations(X, weight), _features(X))
-    _last[rows] = edges, signs
-    for old in list(_last)[:-REMEMBERED]:
-        _last.pop(old, None)
-    return edges.copy(), signs.copy()
 
 
 def _knn(R: Correlations, d: int) -> Edges:
