@@ -13,10 +13,10 @@ from smadmm.__main__ import app
 from smadmm.arguments import ArgumentError
 from smadmm.cli.app import option
 from smadmm.imaging.geometry import fan_axis
-from smadmm.imaging.inspection import survey_of
 from smadmm.imaging.preconditioner import NewtonStep
 from smadmm.imaging.result import DataWarning
 from smadmm.imaging.sinograms import noise_gain
+from smadmm.imaging.survey import survey_of
 from smadmm.io.phantoms import abdomen_image
 from smadmm.io.sinogram import read_sinogram
 from smadmm.losses import Tomography

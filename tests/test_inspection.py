@@ -8,9 +8,10 @@ import smadmm
 from smadmm.arguments import ArgumentError
 from smadmm.imaging import geometry, inspect
 from smadmm.imaging.detectors import Calibrated, Deviations
+from smadmm.imaging.findings import REPAIRS
 from smadmm.imaging.geometry import ends_twice, find_axis, is_steady, sine_fit, wedge_noise
-from smadmm.imaging.inspection import REPAIRS, filled, running_median
 from smadmm.imaging.metrics import snr
+from smadmm.imaging.neighbours import filled, running_median
 from smadmm.imaging.pnp import sinogram_noise
 from smadmm.operators import Radon
 from smadmm.paper.scan_objects import painted

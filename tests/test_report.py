@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from smadmm.imaging.inspection import Finding, Inspection
+from smadmm.imaging.findings import Finding
+from smadmm.imaging.inspection import Inspection
 from smadmm.imaging.result import ImageResult
 from smadmm.imaging.trial import Trust
 from smadmm.paper.stored_parts import as_json, from_json

@@ -46,7 +46,7 @@ from smadmm.cli.options import (
 from smadmm.cli.ranks import writing_together
 from smadmm.distributed import join, place
 from smadmm.extras import needs
-from smadmm.imaging.inspection import REPAIRS
+from smadmm.imaging.findings import REPAIRS
 from smadmm.imaging.result import ImageResult
 from smadmm.imaging.simulation import (
     attenuation_per_pixel,

@@ -16,8 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smadmm.extras import needs
-from smadmm.imaging.inspection import Survey, filled, repaired, rough_image
+from smadmm.imaging.inspection import repaired
+from smadmm.imaging.neighbours import filled
+from smadmm.imaging.rough_image import rough_image
 from smadmm.imaging.sinograms import Mended
+from smadmm.imaging.survey import Survey
 
 ROUNDS = 15
 LARGEST = 2.0  # detectors: the standard deviation of shifts

@@ -33,9 +33,10 @@ from torch import Tensor
 from smadmm.arguments import ArgumentError, one_of, positive
 from smadmm.imaging.alignment import aligned
 from smadmm.imaging.any_operator import by_operator
+from smadmm.imaging.findings import REPAIRS, skipped
 from smadmm.imaging.finished import Finished
 from smadmm.imaging.hardening import straightened
-from smadmm.imaging.inspection import REPAIRS, Inspection, Survey, angles_of, repaired, skipped, survey_of
+from smadmm.imaging.inspection import Inspection, repaired
 from smadmm.imaging.pnp import METHODS, Method
 from smadmm.imaging.priors import LEARNED, Denoiser, as_prior, find_prior, suited
 from smadmm.imaging.result import ImageResult
@@ -54,6 +55,7 @@ from smadmm.imaging.sinograms import (
     window_of,
 )
 from smadmm.imaging.slices import Scan, judged
+from smadmm.imaging.survey import Survey, angles_of, survey_of
 from smadmm.imaging.trial import FEWEST_VIEWS
 from smadmm.imaging.volumes import Inspected, each_slice
 from smadmm.io.files import locked, output_folder
@@ -147,7 +149,7 @@ def reconstruct(
     hardening : the object is of one material, and soft rays are lost in it first: a polynomial that makes up for it is
         found in the slice in the middle (smadmm.imaging.hardening).
     truth : the image, where it is known: SNR and SSIM are then measured.
-    raw : True: data are taken as they are; or names of repairs not to be done (smadmm.imaging.inspection.REPAIRS).
+    raw : True: data are taken as they are; or names of repairs not to be done (smadmm.imaging.findings.REPAIRS).
     threads, device : where it is computed.
     executor : does the slices of a volume in parallel: a number of processes of this machine (call it below
         `if __name__ == "__main__":`), or any concurrent.futures.Executor, such as Dask's Client.get_executor() or
@@ -193,55 +195,71 @@ def reconstruct(
     views, detectors = (int(n) for n in sinogram.shape[-2:])
     given, notices = _degrees(angles, views, 180 if geometry is None else 360)
     off = skipped(raw)
-    (number, middle), told_first = _telling(stack), tuple[str, ...]()
+    number, middle = _telling(stack)
     _refuse_bad_slices(stack, chosen, number, middle, raw is True)
-    for change in (name for name, asked in (("align", align), ("hardening", hardening)) if asked):
-        stack, note = _changed(change, stack, middle, given, center, off, geometry)
-        middle, told_first = read(stack[number], 1.0), (*told_first, note)
+    changes = [name for name, asked in (("align", align), ("hardening", hardening)) if asked]
+    stack, middle, changed = _changed(changes, stack, number, middle, given, center, off, geometry)
     survey, look = _looked_at(middle, given, center, off, geometry)
-    span = detectors * spacing
-    sides, seen = _sides(size, truths, span, survey.width)
+    sides, seen = _sides(size, truths, detectors * spacing, survey.width)
     make = Radon if geometry is None else geometry.projector
     radon = make(sides, np.deg2rad(survey.angles), detectors, spacing, survey.center, threads=threads)
     if batch is not None and batch > radon.views:
         raise ArgumentError("{batch} is {0}, more than the {1} views; lower it or leave it out", batch, radon.views)
-    images = BackProjections(radon, middle if look is None else torch.from_numpy(look.prepared))
+    images, scale = _scaled(BackProjections(radon, middle if look is None else torch.from_numpy(look.prepared)), bounds)
     notices += [WRONG_SIGN] * (float(sample(images.rows).sum()) < 0)
-    scale = images.largest() if bounds is None or math.isinf(bounds[1]) else bounds[1]
-    images.divide(scale)
     if photons is not None:
         _refuse_opaque(images.rows, scale)
-    lowest = -math.inf if look is not None and look.negative else 0.0
-    limits = (lowest, math.inf) if bounds is None else (bounds[0] / scale, bounds[1] / scale)
+    limits = _limits(bounds, look, scale)
     known: Method = next(name for name in METHODS if name == method)
     free = iterations is None and seconds is None
-    stop = Stop(iterations=ITERATIONS if free else iterations, seconds=seconds)
     wanted, name = as_prior(prior, device, limits)
-    scan = Scan(radon, scale, wanted, known, stop,
+    scan = Scan(radon, scale, wanted, known, Stop(iterations=ITERATIONS if free else iterations, seconds=seconds),
                 batch=batch, strength=strength, seed=seed, photons=photons, loss=loss, device=device, survey=survey,
                 off=off, seen=seen, rest=Stop(iterations=_rest(radon.views, look)) if free else None)  # fmt: skip
-    noise = 0.0  # of a filtered back-projection; the prior of few views is not set for it
-    if radon.views >= ENOUGH_VIEWS:
-        noise = scan.statistics(images.rows, look).mean * noise_gain(radon, window_of(None))
+    noise = _noise_of_image(scan, images, look)
     scan = replace(scan, prior=suited(wanted, noise, device, limits))
     plain = name == "none" or batch is not None or seconds is not None or start is not None
-    first = None if start is None else torch.as_tensor(np.asarray(start, dtype=np.float32)) / scale
-    if first is not None and any(side.start for side in seen):  # nothing is known of what lies beyond it
-        whole = torch.zeros(sides)
-        whole[seen] = first
-        first = whole
-    part = len(chosen) < len(stack)
-    with nullcontext() if checkpoint is None else locked(output_folder(checkpoint), shared=part):
+    with nullcontext() if checkpoint is None else locked(output_folder(checkpoint), shared=len(chosen) < len(stack)):
         finished = Finished(scan, len(stack), number, images.fingerprint(), name, checkpoint, resume, chosen)
         if look is not None and not plain and radon.views >= FEWEST_VIEWS:
-            learned = scan.prior  # its image comes first
-            if name == "tv":
-                learned = suited(find_prior(LEARNED, device, limits), noise, device, limits)
-            finished.settle(images, look, [learned, find_prior("tv", device, limits)])
+            learned = suited(find_prior(LEARNED, device, limits), noise, device, limits) if name == "tv" else scan.prior
+            finished.settle(images, look, [learned, find_prior("tv", device, limits)])  # the learned one's comes first
         if not finished.interrupted:
+            first = None if start is None else _first_image(start, scan)
             each_slice(finished, stack, truths, Inspected(images, look), first, executor, progress)
     result = finished.result(sinogram, truths, look, notices, time.perf_counter() - begin)
-    return replace(result, notes=(*told_first, *result.notes))
+    return replace(result, notes=(*changed, *result.notes))
+
+
+def _scaled(images: BackProjections, bounds: tuple[float, float] | None) -> tuple[BackProjections, float]:
+    """Sinogram and images divided by the largest value of the image, and that."""
+    scale = images.largest() if bounds is None or math.isinf(bounds[1]) else bounds[1]
+    images.divide(scale)
+    return images, scale
+
+
+def _limits(bounds: tuple[float, float] | None, look: Inspection | None, scale: float) -> tuple[float, float]:
+    """Of the scaled image: as told, else not below 0, unless the data show values below."""
+    if bounds is not None:
+        return bounds[0] / scale, bounds[1] / scale
+    return -math.inf if look is not None and look.negative else 0.0, math.inf
+
+
+def _noise_of_image(scan: Scan, images: BackProjections, look: Inspection | None) -> float:
+    """Of a filtered back-projection; 0 for few views, for which no prior is set by it."""
+    if scan.radon.views < ENOUGH_VIEWS:
+        return 0.0
+    return scan.statistics(images.rows, look).mean * noise_gain(scan.radon, window_of(None))
+
+
+def _first_image(start: Any, scan: Scan) -> Tensor:
+    """The given one, divided by the scale; nothing is known of what lies beyond it."""
+    first = torch.as_tensor(np.asarray(start, dtype=np.float32)) / scan.scale
+    if not any(side.start for side in scan.seen):
+        return first
+    whole = torch.zeros(scan.radon.height, scan.radon.width)
+    whole[scan.seen] = first
+    return whole
 
 
 def _rest(views: int, look: Inspection | None) -> int:
@@ -301,20 +319,25 @@ def _looked_at(
 
 
 def _changed(
-    name: str,
+    names: Sequence[str],
     stack: Any,
+    number: int,
     middle: Rows,
     angles: NDArray[np.float64],
     center: float | str,
     off: frozenset[str],
     geometry: FanGeometry | None,
-) -> tuple[Any, str]:
-    """The slices aligned or without beam hardening, as the one in the middle shows it."""
-    if not (isinstance(middle, Tensor) and judged(middle)):
-        size = " x ".join(map(str, middle.shape))
-        raise ArgumentError("{" + name + "} is not possible with a sinogram of {0} rays; leave it out", size)
-    survey = survey_of(middle.numpy(), angles, center, off, geometry)
-    return (aligned if name == "align" else straightened)(stack, middle.numpy(), survey, off)
+) -> tuple[Any, Rows, tuple[str, ...]]:
+    """The slices aligned or without beam hardening, as the one in the middle shows it; that one; and what to tell."""
+    notes: list[str] = []
+    for name in names:
+        if not (isinstance(middle, Tensor) and judged(middle)):
+            size = " x ".join(map(str, middle.shape))
+            raise ArgumentError("{" + name + "} is not possible with a sinogram of {0} rays; leave it out", size)
+        survey = survey_of(middle.numpy(), angles, center, off, geometry)
+        stack, note = (aligned if name == "align" else straightened)(stack, middle.numpy(), survey, off)
+        middle, notes = read(stack[number], 1.0), [*notes, note]
+    return stack, middle, tuple(notes)
 
 
 def _sides(

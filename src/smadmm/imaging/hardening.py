@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from smadmm.extras import needs
 from smadmm.imaging.geometry import cgls
-from smadmm.imaging.inspection import Survey, repaired
+from smadmm.imaging.inspection import repaired
 from smadmm.imaging.limited import BeamHardening
 from smadmm.imaging.sinograms import BackProjections, Mended
+from smadmm.imaging.survey import Survey
 from smadmm.operators.radon import Radon
 from smadmm.operators.radon.projector import Projector
 

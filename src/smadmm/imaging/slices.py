@@ -21,8 +21,9 @@ from torch import Tensor
 
 from smadmm.distributed import if_joined
 from smadmm.imaging.detectors import Deviations, loss_of
+from smadmm.imaging.findings import REPAIRS
 from smadmm.imaging.geometry import wedge_noise
-from smadmm.imaging.inspection import FEW_VIEWS, REPAIRS, Inspection, Survey, repaired
+from smadmm.imaging.inspection import FEW_VIEWS, Inspection, repaired
 from smadmm.imaging.metrics import snr, ssim
 from smadmm.imaging.pnp import Method, posterior_weight, tomography
 from smadmm.imaging.priors import LEVEL, Prior
@@ -36,6 +37,7 @@ from smadmm.imaging.sinograms import (
     root_mean_square,
     sample,
 )
+from smadmm.imaging.survey import Survey
 from smadmm.losses.tomography import Transmission
 from smadmm.operators.radon.projector import Projector
 from smadmm.proxes import TV

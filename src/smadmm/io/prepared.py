@@ -13,7 +13,7 @@ import numpy as np
 import smadmm
 from smadmm.arguments import ArgumentError
 from smadmm.extras import needs
-from smadmm.imaging.inspection import filled
+from smadmm.imaging.neighbours import filled
 from smadmm.io.files import written_whole
 from smadmm.io.scan import Sinogram
 
