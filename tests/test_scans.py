@@ -124,6 +124,24 @@ def test_transmission_is_told_from_line_integrals(tmp_path):
     np.testing.assert_allclose(read_sinogram(tmp_path / "a.npz")[1][:], 2 * integrals, atol=1e-6)
 
 
+def test_intensities_of_any_level_are_told_from_line_integrals(tmp_path):
+    """Amperes or volts, with a beam that flickers by 3 %; but not a ring of which both edges are outside the view."""
+    t, rng = np.linspace(-1, 1, 64), np.random.default_rng(0)
+    integrals = np.repeat(2 * np.sqrt(np.clip(0.5 - t**2, 0, None))[None], 30, 0)
+    flicker = rng.normal(1, 0.03, (30, 1))
+    ring = np.repeat((np.sqrt(2.2 - t**2) - np.sqrt(np.clip(0.85 - t**2, 0, None)))[None], 30, 0)
+    for level in (4.5, 3e-5):
+        np.savez(tmp_path / "a.npz", sinogram=level * flicker * np.exp(-integrals), angles=np.arange(30) * 6.0)
+        found = read_sinogram(tmp_path / "a.npz")
+        assert found.notes[-1].startswith("values are near") and "intensities" in found.notes[-1]
+        np.testing.assert_allclose(found[0][:], integrals, atol=0.12)
+    for values in (ring, 5 - integrals * t, 4.5 + integrals, 4.5 * np.exp(integrals)):
+        np.savez(tmp_path / "a.npz", sinogram=values, angles=np.arange(30) * 6.0)
+        found = read_sinogram(tmp_path / "a.npz")
+        np.testing.assert_allclose(found[0][:], values, rtol=1e-6)
+        assert not any("intensities" in note for note in found.notes)
+
+
 def test_photons_are_those_of_the_flat_fields(tmp_path):
     """2.5 numbers per photon, 9000 photons, and a beam that flickers."""
     rng = np.random.default_rng(0)

@@ -30,7 +30,8 @@ from smadmm.io.tiff_folder import pages_of, tiff_files
 FEWEST_FRAMES = 3  # of a flat field to see its scatter
 MOST_DEAD = 0.1  # of the detectors
 LEAST_TRANSMISSION = 1e-4
-NEAR_ONE, EDGE = 0.1, 0.03  # of I/I0 beside the object; the share of detectors at each edge
+NEAR_ONE, EDGE = 0.1, 0.03  # how far air may be off its level; the share of detectors at each edge
+BRIGHTER = 0.03  # than air, in the mean over views: more is no fringe of an edge
 COUNTED = 50  # whole numbers up to such a one, or more, are counts
 
 Field = Any  # an array of numbers, or anything with a shape that is read by indexing
@@ -68,24 +69,32 @@ def are_counts(stored: Any) -> bool:
     return all((p >= 0).all() and (p == np.rint(p)).all() for p in pieces) and max(p.max() for p in pieces) >= COUNTED
 
 
-def are_shares(stored: Any, axes: tuple[int | None, int, int]) -> bool:
-    """Whether numbers are I/I0: nearly 1 at both edges of the detector, and less between, as no line integral is."""
-    across, darkest = axes[2], 1.0
-    length = stored.shape[0 if across else 1]
-    for number in {length // 7, length // 3, length - 1}:
-        piece = np.asarray(stored[number] if across else stored[:, number], dtype=np.float64)
-        piece = np.moveaxis(piece, max(across - 1, 0), -1)
-        if piece.shape[-1] < 16 or not np.isfinite(piece).all():
-            return False
-        width = max(1, round(EDGE * piece.shape[-1]))
-        edges = [np.median(side, axis=-1) for side in (piece[..., :width], piece[..., -width:])]
-        if min(np.quantile(edge, 0.1) for edge in edges) < 1 - NEAR_ONE or piece.min() < 0:
-            return False
-        if max(np.quantile(edge, 0.9) for edge in edges) > 1 + NEAR_ONE or np.median(piece) > 1 + NEAR_ONE:
-            return False
-        middle = piece[..., piece.shape[-1] // 3 : -(piece.shape[-1] // 3)]
-        darkest = min(darkest, float(np.median(middle)))
-    return darkest < 1 - NEAR_ONE
+def air_level(stored: Any, axes: tuple[int | None, int, int]) -> float | None:
+    """The intensity of air, if numbers are intensities: alike at both edges, and less between, as no line integral is.
+
+    1 if it is nearly 1. Any other level must also be the largest of all detectors: a ring that reaches beyond both
+    edges is darkest at its inner side.
+    """
+    across, length = axes[2], stored.shape[0 if axes[2] else 1]
+    if len(stored.shape) == 2:
+        pieces = [np.moveaxis(np.asarray(stored, dtype=np.float64), across, -1)]
+    else:
+        numbers = sorted({length // 7, length // 3, length - 1})
+        some = [np.asarray(stored[n] if across else stored[:, n], dtype=np.float64) for n in numbers]
+        pieces = [np.moveaxis(piece, max(across - 1, 0), -1) for piece in some]
+    detectors = pieces[0].shape[-1]
+    if detectors < 16 or not all(np.isfinite(piece).all() and piece.min() >= 0 for piece in pieces):
+        return None
+    width, third = max(1, round(EDGE * detectors)), detectors // 3
+    sides = [[np.median(part, axis=-1).ravel() for part in (p[..., :width], p[..., -width:])] for p in pieces]
+    edges = np.stack([np.concatenate(side) for side in zip(*sides, strict=True)])
+    level, darkest = float(np.median(edges)), min(float(np.median(p[..., third:-third])) for p in pieces)
+    brightest = float(np.concatenate([p.reshape(-1, detectors) for p in pieces]).mean(0).max())
+    if abs(level - 1) <= NEAR_ONE:
+        level, brightest = 1.0, max(float(np.median(piece)) for piece in pieces) - NEAR_ONE
+    low, high = (1 - NEAR_ONE) * level, (1 + NEAR_ONE) * level
+    alike = np.quantile(edges, 0.1, axis=1).min() >= low and np.quantile(edges, 0.9, axis=1).max() <= high
+    return level if alike and darkest < low and brightest <= (1 + BRIGHTER) * level else None
 
 
 def from_counts(counts: Sinogram, flat: Field | str, dark: Field | str | None) -> Sinogram:

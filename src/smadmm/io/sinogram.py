@@ -23,7 +23,7 @@ from smadmm.arguments import ArgumentError, one_of, positive
 from smadmm.io import dicom
 from smadmm.io.angles import in_degrees, read_angles, read_range
 from smadmm.io.arrays import ANGLE_KEYS, SINOGRAM_KEYS, content_of, measurement
-from smadmm.io.counts import are_counts, are_shares, from_counts
+from smadmm.io.counts import air_level, are_counts, from_counts
 from smadmm.io.hdf5 import HDF5
 from smadmm.io.images import read_tiff
 from smadmm.io.limits import load_npy
@@ -194,9 +194,15 @@ def _normalised(sinogram: Sinogram, found: Found, told: tuple[str | None, str | 
         return from_counts(replace(sinogram, notes=(*sinogram.notes, note)), found.flat, no_light)
     if found.counts or are_counts(sinogram.stored):
         raise ScanError(sinogram.path, f"holds counts ({sinogram.stored.dtype}) without flat fields", COUNTS_CURE)
-    if are_shares(sinogram.stored, sinogram.axes):
-        note = "values are near 1 beside the object and below behind it: transmission, of which -log is taken"
-        return from_counts(replace(sinogram, notes=(*sinogram.notes, note)), np.array(1.0), None)
+    level = air_level(sinogram.stored, sinogram.axes)
+    if level is not None:
+        note = (
+            "values are near 1 beside the object and below behind it: transmission, of which -log is taken"
+            if level == 1
+            else f"values are near {level:.3g} beside the object and below behind it: intensities I, of which "
+            f"-log(I / {level:.3g}) is taken"
+        )
+        return replace(from_counts(sinogram, np.array(level), None), notes=(*sinogram.notes, note))
     return sinogram
 
 
