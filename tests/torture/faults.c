@@ -1,7 +1,8 @@
 /* Faults on purpose, for tests: the n-th operation on files below a folder kills the process or fails.
 
    Loaded before libc (LD_PRELOAD). `arm` says what is to happen; without it nothing does. Operations are counted by kind:
-   1 write, 2 fsync, 4 rename, 8 making a file or folder, 16 removing one. */
+   1 write, 2 fsync, 4 rename, 8 making a file or folder, 16 removing one. What was armed, and the count, is in a file that
+   SMADMM_FAULTS names, so that all processes of a run count together: ranks, and workers that are started anew. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -10,27 +11,43 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char folder[PATH_MAX];
-static size_t length;
-static int kinds, error, lasting;
-static long count, last;
+static struct {
+  char folder[PATH_MAX];
+  size_t length;
+  int kinds, error, lasting;
+  long count, last;
+} *fault;
 
-void arm(const char *below, int which, long nth, int with, int always) {
-  strncpy(folder, below, sizeof folder - 1);
-  length = strlen(folder), kinds = which, last = nth, error = with, lasting = always, count = 0;
+__attribute__((constructor)) static void share(void) {
+  const char *name = getenv("SMADMM_FAULTS");
+  int fd = name ? open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+  if (fd < 0 || ftruncate(fd, sizeof *fault)) return;
+  fault = mmap(NULL, sizeof *fault, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
 }
 
-long counted(void) { return count; }
+void disarm(void) { fault->length = 0; }
 
-static int below(const char *path) { return length && !strncmp(path, folder, length); }
+void arm(const char *below, int which, long nth, int with, int always) {
+  disarm();
+  strncpy(fault->folder, below, sizeof fault->folder - 1);
+  fault->kinds = which, fault->last = nth, fault->error = with, fault->lasting = always, fault->count = 0;
+  fault->length = strlen(below);
+}
+
+long counted(void) { return fault->count; }
+
+static int below(const char *path) { return fault->length && !strncmp(path, fault->folder, fault->length); }
 
 static int place(int fd, const char *name) {
   char link[64], path[PATH_MAX] = "";
-  if (!length || (name && name[0] == '/')) return name && below(name);
+  if (name && name[0] == '/') return below(name);
   if (fd == AT_FDCWD) strcpy(link, "/proc/self/cwd");
   else snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
   ssize_t size = readlink(link, path, sizeof path - 1);
@@ -40,13 +57,14 @@ static int place(int fd, const char *name) {
 
 /* whether this operation is to fail; a process that is to die does so before it */
 static int fails(int kind, int fd, const char *name) {
-  int before = errno, ours = (kinds & kind) && place(fd, name);
+  if (!fault || !fault->length || !(fault->kinds & kind)) return 0;
+  int before = errno, ours = place(fd, name);
   errno = before;
   if (!ours) return 0;
-  ++count;
-  if (!last || count < last || (count > last && !lasting)) return 0;
-  if (!error) kill(getpid(), SIGKILL);
-  errno = error;
+  long count = __sync_add_and_fetch(&fault->count, 1);
+  if (!fault->last || count < fault->last || (count > fault->last && !fault->lasting)) return 0;
+  if (!fault->error) kill(getpid(), SIGKILL);
+  errno = fault->error;
   return 1;
 }
 

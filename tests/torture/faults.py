@@ -309,17 +309,16 @@ def start(case: Case, folder: Path, how: str, fault: tuple[int, int, int, bool] 
         with suppress(BaseException):
             sys.stdout.flush()
             sys.stderr.flush()
-            operations = library().counted()
-            (folder.parent / "counted.txt").write_text(str(operations), encoding="utf-8")
         os._exit(code)
 
 
 def ended(child: int) -> int:
-    """Wait for a child: its exit code, or minus the signal that ended it."""
+    """Wait for a child: its exit code, or minus the signal that ended it. What this process does is counted no more."""
     begin = time.monotonic()
     while time.monotonic() - begin < PATIENCE:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
+            library().disarm()
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.002)
     stacks = "".join(where_it_is(each) for each in family(child))
@@ -377,8 +376,9 @@ class Bench:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
         code = ended(start(self.case, self.folder, how, (31, 0, 0, False)))
+        operations = int(library().counted())
         assert code == 0, f"a run without fault ended with {code}: {self.told()}"
-        return self.case.answer(self.folder), int((self.place / "counted.txt").read_text(encoding="utf-8"))
+        return self.case.answer(self.folder), operations
 
     def told(self) -> str:
         return (self.place / "told.txt").read_text(encoding="utf-8", errors="replace")[-2000:]
@@ -432,8 +432,7 @@ def killed_some_time(bench: Bench, seed: int) -> None:
     bench.check(code, code == -signal.SIGKILL, over)
 
 
-def failing_at(bench: Bench, number: int, with_error: int, lasting: bool) -> None:
-    over = bool(number % 2)
+def failing_at(bench: Bench, number: int, over: bool, with_error: int, lasting: bool) -> None:
     how = bench.begin(over)
     code = ended(start(bench.case, bench.folder, how, (WRITE | SYNC | RENAME | MAKE, number, with_error, lasting)))
     bench.check(code, False, over)
@@ -541,15 +540,23 @@ def can_mount() -> bool:
             return False
 
 
+KILLED, FULL, FAILED = (
+    "kill -9 at the n-th operation",
+    "no space from the n-th operation on",
+    "n-th operation fails (EIO)",
+)
+OVER = ", over an old result"
+AT_THE_NTH = [fault + more for fault in (KILLED, FULL, FAILED) for more in ("", OVER)]
+
+
 def trials(bench: Bench, repeats: int, known: int) -> Iterator[tuple[str, int, Callable[[], None]]]:
     """Fault, number or seed, and what to do; `known` random trials were done before."""
-    total = bench.operations
-    for number in range(1, total + 1):
-        yield "kill -9 at the n-th operation", number, lambda n=number: killed_at(bench, n, False)
-        if bench.case.replaces:
-            yield "the same, over an old result", number, lambda n=number: killed_at(bench, n, True)
-        yield "no space from the n-th operation on", number, lambda n=number: failing_at(bench, n, errno.ENOSPC, True)
-        yield "n-th operation fails (EIO)", number, lambda n=number: failing_at(bench, n, errno.EIO, False)
+    starts = {"": False, OVER: True} if bench.case.replaces else {"": False}
+    for number in range(1, bench.operations + 1):
+        for more, over in starts.items():
+            yield KILLED + more, number, lambda n=number, o=over: killed_at(bench, n, o)
+            yield FULL + more, number, lambda n=number, o=over: failing_at(bench, n, o, errno.ENOSPC, True)
+            yield FAILED + more, number, lambda n=number, o=over: failing_at(bench, n, o, errno.EIO, False)
     if can_mount():
         for size in (4, 8, 12, 16, 24, 32, 48, 64, 96, 128):
             yield "disk full", size, lambda n=size: disk_full(bench, n)
@@ -614,12 +621,17 @@ def preloaded() -> None:
         return
     target = Path(tempfile.mkdtemp(prefix="smadmm-faults-")) / "faults.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", target, HERE / "faults.c", "-ldl"], check=True)
-    environment = os.environ | {"LD_PRELOAD": str(target), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | {
+        "LD_PRELOAD": str(target),
+        "SMADMM_FAULTS": str(target.with_name("armed")),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     os.execve(sys.executable, [sys.executable, *sys.argv], environment)
 
 
-def table(outcomes: dict[tuple[str, str, int], str]) -> str:
-    """Fault, trials, failures; and the failures one by one."""
+def table(outcomes: dict[tuple[str, str, int], str], operations: dict[str, int]) -> str:
+    """Fault, trials, failures; at how many operations of a case each fault was tried; the failures one by one."""
     lines = ["| fault | case | trials | failures |", "|---|---|---:|---:|"]
     for fault, case in sorted({key[:2] for key in outcomes}):
         found = [text for key, text in outcomes.items() if key[:2] == (fault, case)]
@@ -627,7 +639,11 @@ def table(outcomes: dict[tuple[str, str, int], str]) -> str:
     bad = [f"- {fault}, {case}, {number}: {' '.join(text.split())[:300]}"
            for (fault, case, number), text in sorted(outcomes.items()) if text]  # fmt: skip
     total = f"| all | all | {len(outcomes)} | {len(bad)} |"
-    return "\n".join([*lines, total, "", *bad]) + "\n"
+    tried = ["| case | operations | " + " | ".join(AT_THE_NTH) + " |", "|---|---:|" + "---:|" * len(AT_THE_NTH)]
+    for case, count in operations.items():
+        numbers = [sum((fault, case, n) in outcomes for n in range(1, count + 1)) for fault in AT_THE_NTH]
+        tried.append(f"| {case} | {count} | " + " | ".join(map(str, numbers)) + " |")
+    return "\n".join([*lines, total, "", "At how many operations on files:", "", *tried, "", *bad]) + "\n"
 
 
 def read_log(path: Path) -> dict[tuple[str, str, int], str]:
@@ -639,17 +655,21 @@ def read_log(path: Path) -> dict[tuple[str, str, int], str]:
 
 
 def torture(names: list[str], log: Path, seconds: float, repeats: int = 100, most: int | None = None) -> Any:
-    """All trials that have not passed yet, until the time is over; the outcomes of this and earlier calls."""
+    """All trials that have not passed yet, until the time is over.
+
+    The outcomes of this and earlier calls, and how many operations on files a case has.
+    """
     outcomes, begin, done = read_log(log), time.monotonic(), 0
     warm(names)
     with tempfile.TemporaryDirectory() as place, log.open("a", encoding="utf-8", newline="\n") as file:
-        benches = []
+        benches, operations = [], {}
         for number, name in enumerate(names):
             folder = Path(place).resolve() / str(number)
             folder.mkdir()
             bench = Bench(cases()[name], folder)
             known = sum(key[:2] == ("kill -9 at a random moment", name) for key in outcomes)
             benches.append((name, list(trials(bench, repeats, known))))
+            operations[name] = bench.operations
         waiting = [(name, *trial) for name, some in benches for trial in some]
         random.Random(len(outcomes)).shuffle(waiting)
         waiting.sort(key=lambda trial: not outcomes.get((trial[1], trial[0], trial[2])))  # those that failed first
@@ -667,7 +687,7 @@ def torture(names: list[str], log: Path, seconds: float, repeats: int = 100, mos
             outcomes[fault, name, number] = failure
             file.write(json.dumps({"fault": fault, "case": name, "number": number, "failure": failure}) + "\n")
             file.flush()
-    return outcomes
+    return outcomes, operations
 
 
 def main() -> None:
@@ -682,8 +702,8 @@ def main() -> None:
     preloaded()
     prepare()
     names = options.case or list(cases())
-    outcomes = torture(names, options.log, 60 * options.minutes, options.repeats, options.most)
-    text = table(outcomes)
+    outcomes, operations = torture(names, options.log, 60 * options.minutes, options.repeats, options.most)
+    text = table(outcomes, operations)
     print(text)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
