@@ -3,7 +3,10 @@
 import gc
 import hashlib
 import multiprocessing
+import os
+import signal
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,6 +15,7 @@ import torch
 
 import smadmm
 from smadmm import ADMM, Problem, Stop, Storm, run
+from smadmm.bars import tqdm
 from smadmm.losses import Logistic
 from smadmm.proxes import L1
 
@@ -52,6 +56,29 @@ def test_other_processes_give_the_same_bits(way):
         pytest.skip(f"this system cannot {way}")
     with multiprocessing.get_context(way).Pool(1) as pool:
         assert pool.map(solved, SEEDS[:2]) == [solved(seed) for seed in SEEDS[:2]]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_bar_does_not_hang_in_a_process_forked_while_its_lock_was_held():
+    def held(lock, taken, over):
+        with lock:
+            taken.set()
+            over.wait()
+
+    taken, over = threading.Event(), threading.Event()
+    holder = threading.Thread(target=held, args=(tqdm.get_lock(), taken, over))
+    holder.start()
+    taken.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # ends a child that hangs
+        with tqdm(disable=True):
+            os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    over.set()
+    holder.join()
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 @pytest.mark.slow

@@ -22,9 +22,9 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from smadmm import checkpoint as checkpoints
+from smadmm.bars import tqdm
 from smadmm.certificate import certify as certificate_of
 from smadmm.distributed import from_first, largest, place, refuse_drift
 from smadmm.estimators import Estimate

@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import torch
-from tqdm import tqdm
 
 from smadmm.arguments import ArgumentError
+from smadmm.bars import bars_of_this_process
 
 HERE = uuid4().hex  # of this process
 ATTEMPTS = 2  # of a task whose worker died
@@ -169,7 +169,7 @@ def _process() -> ProcessPoolExecutor:
 def _begin() -> None:
     """A terminal sends SIGINT to all processes, and the parent ends them; if it was killed itself, they end, too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    tqdm.set_lock(threading.RLock())  # else it makes one between processes, and a worker that is killed leaks it
+    bars_of_this_process()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

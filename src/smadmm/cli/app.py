@@ -112,7 +112,7 @@ class OnStderr(logging.StreamHandler[TextIO]):
         if record.levelno >= logging.INFO:
             super().emit(record)
         elif compiled is not None and self._bar is None:
-            from tqdm import tqdm
+            from smadmm.bars import tqdm
 
             # numba cannot say how many are to come
             form = "compiling kernel {n_fmt} [{elapsed}]"

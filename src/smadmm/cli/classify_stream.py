@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from smadmm.arguments import ArgumentError
+from smadmm.bars import tqdm
 
 UNFINISHED = "unfinished.npz"
 SAVE_EVERY = 30.0  # seconds

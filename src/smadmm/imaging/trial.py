@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
+from smadmm.bars import tqdm
 from smadmm.imaging.detectors import Calibrated, loss_of
 from smadmm.imaging.geometry import cgls
 from smadmm.imaging.inspection import Inspection

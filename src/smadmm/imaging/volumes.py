@@ -22,9 +22,9 @@ from uuid import uuid4
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from smadmm.arguments import ArgumentError
+from smadmm.bars import tqdm
 from smadmm.extras import needs
 from smadmm.imaging.cost import expectation
 from smadmm.imaging.finished import Finished, Solved, solved

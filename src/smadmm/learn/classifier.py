@@ -22,9 +22,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
-from tqdm import tqdm
 
 from smadmm.arguments import one_of
+from smadmm.bars import tqdm
 from smadmm.learn.answers import (
     SOFTMAX_LARGEST,
     along_path,

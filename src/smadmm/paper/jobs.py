@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tqdm import tqdm
-
+from smadmm.bars import tqdm
 from smadmm.io.files import cleaned, output_folder, write_json
 from smadmm.paper.experiment import Request, Work
 from smadmm.paper.provenance import code_key

@@ -21,9 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 import smadmm
+from smadmm.bars import tqdm
 from smadmm.io.files import atomic_write, output_folder, write_csv, write_json
 from smadmm.paper.experiment import Experiment, Findings, Request, Row
 from smadmm.paper.index import index

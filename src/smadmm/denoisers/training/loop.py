@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
+from smadmm.bars import tqdm
 from smadmm.denoisers.dncnn import DnCNN
 from smadmm.denoisers.gradient_step import GradientStep
 from smadmm.denoisers.jacobian import lipschitz, symmetric_norm
