@@ -308,6 +308,28 @@ def test_values_below_zero_are_allowed_where_the_data_show_them():
     assert look.negative and not inspect(scan(), ANGLES).negative
 
 
+@pytest.mark.slow
+def test_what_is_negative_as_a_whole_gives_the_negative_image():
+    """Not an empty one; and intensities taken for line integrals, whose air is not zero."""
+    b, truth = scan(2.5), torch.from_numpy(body())
+    right = smadmm.reconstruct(b, ANGLES, size=SIZE)
+    assert snr(truth, torch.from_numpy(right.image)) > 30
+    for wrong, told in ((-b, ()), (4.5 - b, ("air is at 4.5 instead of zero; this is subtracted from all rays",))):
+        stack = np.stack([wrong, 0.5 * wrong])
+        with pytest.warns(smadmm.imaging.result.DataWarning, match="negative as a whole, and so is the image") as seen:
+            found = smadmm.reconstruct(stack if told == () else wrong, ANGLES, size=SIZE)
+        images = found.image if told == () else found.image[None]
+        assert len(seen) == 1 and found.notes[: len(told)] == told
+        for image, factor in zip(images, (1, 0.5), strict=False):
+            assert snr(-factor * truth, torch.from_numpy(image)) > 30
+        low, high = found.limits()
+        assert low < -0.4 and high == pytest.approx(0, abs=0.05)
+        assert found.inspection.prepared.sum() < 0 and found.residual.shape == right.residual.shape
+    with pytest.warns(smadmm.imaging.result.DataWarning, match="negative as a whole"):
+        begun = smadmm.reconstruct(-b, ANGLES, size=SIZE, start=-body(), iterations=1)
+    assert snr(-truth, torch.from_numpy(begun.image)) > 20
+
+
 def test_limited_angles_are_said():
     angles = np.arange(VIEWS) * 120 / VIEWS
     (finding,) = inspect(scan(angles=angles), angles).findings

@@ -44,6 +44,7 @@ from smadmm.imaging.simulation import refuse_noise
 from smadmm.imaging.sinograms import (
     BackProjections,
     Measured,
+    Mended,
     Rows,
     is_air,
     noise_gain,
@@ -73,8 +74,8 @@ MOST_BAD = 0.2  # share of rays that may be not finite
 EIGHTHS = 8  # of a volume: the slices that may tell of its geometry
 MANY_VIEWS = 12  # from here on angles that all lie below 2 pi are suspicious
 WRONG_SIGN = (
-    "the sinogram is negative as a whole; line integrals are -log(I/I0): if it holds intensities, take "
-    "-log(intensities / air), as read_sinogram(..., air=...) does, or turn its sign if that is wrong"
+    "the sinogram is negative as a whole, and so is the image; line integrals are -log(I/I0): if it holds intensities, "
+    "take -log(intensities / air), as read_sinogram(..., air=...) does, or turn its sign if that is wrong"
 )
 RADIANS = "all {0} angles lie below 2 pi: they are taken as degrees; convert radians by numpy.rad2deg"
 
@@ -200,13 +201,19 @@ def reconstruct(
     changes = [name for name, asked in (("align", align), ("hardening", hardening)) if asked]
     stack, middle, changed = _changed(changes, stack, number, middle, given, center, off, geometry)
     survey, look = _looked_at(middle, given, center, off, geometry)
+    below = isinstance(middle, Tensor) and _mass(middle, look) < 0
+    notices += [WRONG_SIGN] * below
+    turned, before = below and bounds is None and photons is None and truth is None, look
+    if turned:  # its negative is an image as usual
+        stack, start = Mended(stack, np.negative), None if start is None else -1.0 * np.asarray(start)
+        middle = -middle
+        survey, look = _looked_at(middle, given, center, off, geometry)
     sides, seen = _sides(size, truths, detectors * spacing, survey.width)
     make = Radon if geometry is None else geometry.projector
     radon = make(sides, np.deg2rad(survey.angles), detectors, spacing, survey.center, threads=threads)
     if batch is not None and batch > radon.views:
         raise ArgumentError("{batch} is {0}, more than the {1} views; lower it or leave it out", batch, radon.views)
     images, scale = _scaled(BackProjections(radon, middle if look is None else torch.from_numpy(look.prepared)), bounds)
-    notices += [WRONG_SIGN] * (float(sample(images.rows).sum()) < 0)
     if photons is not None:
         _refuse_opaque(images.rows, scale)
     limits = _limits(bounds, look, scale)
@@ -228,7 +235,26 @@ def reconstruct(
             first = None if start is None else _first_image(start, scan)
             each_slice(finished, stack, truths, Inspected(images, look), first, executor, progress)
     result = finished.result(sinogram, truths, look, notices, time.perf_counter() - begin)
+    result = _turned(result, before) if turned else result
     return replace(result, notes=(*changed, *result.notes))
+
+
+def _mass(middle: Tensor, look: Inspection | None) -> float:
+    """The sum of a sinogram, of which inspection may have taken air off."""
+    return float(sample(middle if look is None else torch.from_numpy(look.prepared)).sum())
+
+
+def _turned(result: ImageResult, before: Inspection | None) -> ImageResult:
+    """The result of the sinogram of opposite sign; `before` tells at what level its air was."""
+    low, high = result.limits()
+    look, notes, left = result.inspection, result.notes, None if result.residual is None else -result.residual
+    if look is not None and before is not None:
+        air = [each for each in before.findings if each.kind == "air"]
+        rest = tuple(each for each in look.findings if each.kind != "air")
+        notes = (*(each.text for each in (*air, *rest)), *notes[len(look.findings) :])
+        look = replace(look, prepared=-look.prepared, findings=(*air, *rest))
+    turned = result.in_unit(result.unit, lambda image: -image, (-high, -low))
+    return replace(turned, residual=left, trust=result.trust, inspection=look, notes=notes)
 
 
 def _scaled(images: BackProjections, bounds: tuple[float, float] | None) -> tuple[BackProjections, float]:
