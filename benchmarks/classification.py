@@ -15,9 +15,9 @@ import scipy.sparse as sp
 from sklearn.linear_model import SGDClassifier
 
 from smadmm.learn import GraphGuidedClassifier
-from smadmm.learn.loops import Task
 from smadmm.learn.published_loops import Published
 from smadmm.learn.scaling import batch_size, column_sums
+from smadmm.learn.tasks import Task
 from smadmm.learn.twins import CompiledAuto, CompiledPublished
 from smadmm.sampling import pass_batches
 from smadmm.schedules import Power

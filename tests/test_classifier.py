@@ -330,7 +330,7 @@ def test_extreme_data_do_no_harm():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"loss": "hinge"}, "loss is one of sigmoid, logistic, squared_hinge, got 'hinge'"),
+        ({"loss": "hinge"}, "loss is one of logistic, squared_hinge, sigmoid, got 'hinge'"),
         ({"solver": "sgd"}, r"solver must be one of auto, .* or Published\(...\), got 'sgd'"),
         ({"alpha": -1}, "alpha must be a number that is not negative, got -1"),
         ({"max_epochs": 0}, "max_epochs must be a whole number of at least 1, got 0"),

@@ -76,9 +76,9 @@ def classifier():
     import scipy.sparse as sp
 
     from smadmm.learn.fitting import fit_auto, fit_published
-    from smadmm.learn.loops import Task
     from smadmm.learn.published_loops import Published
     from smadmm.learn.scaling import column_sums
+    from smadmm.learn.tasks import Task
 
     X, noise = random((300, 7), 0).double().numpy(), random((300,), 1).double().numpy()
     A = sp.csr_array(np.vstack([np.eye(7, 8) - np.eye(7, 8, 1), np.eye(7, 8)])[1:])

@@ -8,9 +8,10 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from smadmm.learn.loops import LOSSES, REGRESSION, GenericAuto, Task
+from smadmm.learn.loops import LOSSES, REGRESSION, GenericAuto, glm_of
 from smadmm.learn.published_loops import GenericPublished, Published
 from smadmm.learn.scaling import batch_size, column_sums, convex_start, metric, row_weights
+from smadmm.learn.tasks import Task
 from smadmm.learn.twins import CompiledAuto, CompiledLoss, CompiledPublished
 from smadmm.sampling import pass_batches
 from smadmm.schedules import Power
@@ -113,7 +114,7 @@ def test_a_state_is_left_alone_by_later_iterations():
 @pytest.mark.parametrize("sparse", [False, True])
 def test_compiled_loss_equals_the_engines(loss, sparse):
     t = task(loss, intercept=True, sparse=sparse)
-    one, two = CompiledLoss(t), t.glm()
+    one, two = CompiledLoss(t), glm_of(t)
     points = torch.randn(2, D + 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for batch in (None, torch.tensor([3, 5, 5, 0])):
         batches = [f.full() if batch is None else batch for f in (one, two)]

@@ -12,8 +12,8 @@ from smadmm.imaging.result import ImageResult
 from smadmm.io.files import read_arrays, write_arrays, write_csv, write_json
 from smadmm.io.images import read_slices
 from smadmm.io.phantoms import abdomen_image
+from smadmm.records import History
 from smadmm.report.figures import comparison, curves, detail, write_figure
-from smadmm.results import History
 
 tifffile = pytest.importorskip("tifffile")
 

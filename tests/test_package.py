@@ -16,9 +16,10 @@ SOURCE = Path(smadmm.__file__).parent
 
 # a room may import those above it; the longest name that fits a module is its room
 ORDER = ["arguments", "extras", "compilation", "workers", "io.files", "schedules", "sampling", "operators", "problem",
-         "distributed", "xsteps", "ysteps", "estimators", "stepsize", "losses", "proxes", "solver", "certificate",
-         "tuning", "theory", "checkpoint", "results", "signals", "guard", "running", "protocol", "comparing",
-         "denoisers", "imaging", "learn", "interop", "io", "report", "denoisers.training", "cli", "paper"]  # fmt: skip
+         "distributed", "xsteps", "ysteps", "estimators", "stepsize", "losses", "proxes", "solver", "records",
+         "certificate", "tuning", "theory", "checkpoint", "results", "signals", "guard", "running", "protocol",
+         "comparing", "denoisers", "imaging", "learn", "interop", "io", "report", "denoisers.training",
+         "cli", "paper"]  # fmt: skip
 
 
 def room(module):
@@ -85,6 +86,29 @@ print((time.process_time() - middle) / (middle - begin))
         for _ in range(3)
     ]
     assert min(ratios) < 1 / 3
+
+
+@pytest.mark.command
+def test_a_default_fit_goes_without_torch():
+    """Which takes longer to load than the fit takes: only stochastic passes, streams and published methods need it."""
+    pytest.importorskip("sklearn")
+    code = """
+import sys, numpy as np
+from smadmm.learn import GraphGuidedClassifier, GraphGuidedClassifierCV, GraphGuidedRegressor, GraphGuidedRegressorCV
+rng = np.random.default_rng(0)
+X = rng.standard_normal((60, 4))
+X[:, 1] += X[:, 0]
+for y in ((X[:, 0] > 0).astype(int), (X[:, 0] > 0).astype(int) + (X[:, 2] > 0)):
+    for kind in (GraphGuidedClassifier, GraphGuidedClassifierCV):
+        kind().fit(X, y).predict_proba(X)
+for kind in (GraphGuidedRegressor, GraphGuidedRegressorCV):
+    kind().fit(X, X[:, 0]).predict(X)
+GraphGuidedClassifier(loss="sigmoid").fit(X, y)
+assert not {"torch", "numba"} & set(sys.modules)
+model = GraphGuidedClassifier().partial_fit(X, y, classes=[0, 1, 2])
+assert "torch" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_names_come_with_their_first_use():

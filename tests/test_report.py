@@ -16,6 +16,7 @@ from smadmm.imaging.inspection import Inspection
 from smadmm.imaging.result import ImageResult
 from smadmm.imaging.trial import Trust
 from smadmm.paper.stored_parts import as_json, from_json
+from smadmm.records import History
 from smadmm.report import (
     Column,
     Compare,
@@ -36,7 +37,6 @@ from smadmm.report import (
     png,
 )
 from smadmm.report.page import anchors, part_html
-from smadmm.results import History
 
 NASTY = "</script><script>alert(1)</script> \" ' & <b> \u2028"
 

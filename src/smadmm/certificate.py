@@ -18,45 +18,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from smadmm.problem import Distance, Penalty, Problem, Step
+from smadmm.records import Certificate
 from smadmm.solver import State
 
 GROUPS = 32
 T_QUANTILE = 2.0395  # of Student's t with GROUPS - 1 degrees of freedom, two-sided 95 %
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """The three parts, each squared.
-
-    `low` and `high` bound the total with 95 % confidence where the first part was sampled. `subdifferential_low` and
-    `subdifferential_high` bound the second part, which is exact where they are equal.
-
-    >>> problem = Problem(losses.Squared(torch.eye(3), torch.ones(3)), proxes.L1(0.1))
-    >>> solver = ADMM(problem, Spider(batch=3, every=1), rho=1.0, eta=1.0)
-    >>> result = run(solver, torch.zeros(3), Stop(iterations=300), progress=False)
-    >>> c = certify(problem, result.state)
-    >>> c.total == c.gradient + c.subdifferential + c.feasibility
-    True
-    """
-
-    gradient: float
-    subdifferential: float
-    feasibility: float
-    low: float
-    high: float
-    subdifferential_low: float
-    subdifferential_high: float
-
-    @property
-    def total(self) -> float:
-        """dist^2(0, dL)."""
-        return self.gradient + self.subdifferential + self.feasibility
 
 
 def _square(x: Tensor) -> float:

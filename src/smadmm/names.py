@@ -1,14 +1,15 @@
 """What `smadmm` offers; it is loaded with the first of these names that is used."""
 
 from smadmm import distributed, interop, losses, operators, proxes, theory
-from smadmm.certificate import Certificate, certify
+from smadmm.certificate import certify
 from smadmm.comparing import compare, solve, tune
 from smadmm.estimators import ASVRG, SAGA, SGD, SVRG, Estimate, Estimator, Spider, Storm
 from smadmm.imaging.ct import reconstruct
 from smadmm.imaging.phase import retrieve
 from smadmm.operators.fan import FanGeometry
 from smadmm.problem import FiniteSum, Loss, Penalty, Problem, Prox
-from smadmm.results import Diverged, History, Reason, Result
+from smadmm.records import Certificate, History
+from smadmm.results import Diverged, Reason, Result
 from smadmm.running import Stop, run
 from smadmm.schedules import Power, theorem_constant, theorem_dynamic
 from smadmm.solver import ADMM, State

@@ -32,7 +32,8 @@ from smadmm.guard import EXPLOSION, check_estimate, trouble_of, why_not_finite
 from smadmm.io.files import locked
 from smadmm.losses.stream import Stream, StreamEnded, StreamFailed, StreamLate
 from smadmm.problem import Penalty, Problem
-from smadmm.results import PARTS, Diverged, History, Interrupted, Reason, Result
+from smadmm.records import PARTS, History
+from smadmm.results import Diverged, Interrupted, Reason, Result
 from smadmm.sampling import next_kept
 from smadmm.signals import deliver, interruptible
 from smadmm.solver import State

@@ -33,7 +33,8 @@ from smadmm.imaging.sinograms import BackProjections, root_mean_square, small_me
 from smadmm.imaging.slices import Scan
 from smadmm.imaging.trial import Trust, settled, trial_of
 from smadmm.io.files import atomic_write, output_folder, read_arrays, read_json, write_arrays, write_slices
-from smadmm.results import History, Result
+from smadmm.records import History
+from smadmm.results import Result
 
 LARGE_RESIDUAL = 0.1  # a relative residual that wants an explanation
 SMALL_RESIDUAL = 0.005  # the same, where views do not agree with each other

@@ -42,7 +42,8 @@ from smadmm.losses.phase import NO_DATA
 from smadmm.losses.ptychography import PtychographyLoss
 from smadmm.operators.ptychography import Ptychography
 from smadmm.problem import Prox, Step
-from smadmm.results import History, Reason, Result
+from smadmm.records import History
+from smadmm.results import Reason, Result
 from smadmm.running import Stop, run
 from smadmm.sampling import reshuffled
 from smadmm.solver import ADMM, State

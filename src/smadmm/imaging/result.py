@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smadmm.results import History
+from smadmm.records import History
 
 Array = NDArray[np.float32]
 Limits = tuple[float, float]

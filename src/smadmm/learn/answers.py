@@ -20,11 +20,10 @@ from scipy.sparse import block_diag, csr_array
 from scipy.special import logsumexp, softmax
 
 from smadmm.learn.exact import LARGEST, OUTER, Model, Point, Seen, faces, newton, project, solve, zero_point
-from smadmm.learn.fitting import Fit, Report, fit_auto
-from smadmm.learn.loops import Array, Task
 from smadmm.learn.pointwise import CLASSIFICATION
 from smadmm.learn.scaling import column_sums
-from smadmm.results import History
+from smadmm.learn.tasks import Array, Fit, Report, Task
+from smadmm.records import History
 
 ROUGHLY = 0.03  # root mean square of grad F + A'mu of the fits on a path, in units of alpha
 SOFTMAX_LARGEST = 1500  # unknowns of all classes together
@@ -81,6 +80,8 @@ def fit_exact(
     """The fit, and its point to start the next one from; `passes` bounds Newton's steps and the passes of `auto`."""
     model, diary = model_of(task), Diary(report)
     if start is None and starts_with_auto(task.A, task.X.shape[1]):
+        from smadmm.learn.fitting import fit_auto
+
         columns = column_sums(task.X, task.weight)
         long = fit_auto(task, columns, passes, tol, seed, convex_pass=True, report=report)
         start, diary.spent = _on_faces(model, task, long), long.sfo

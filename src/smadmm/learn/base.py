@@ -18,11 +18,10 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from smadmm.learn.exact import faces
-from smadmm.learn.fitting import Fit
 from smadmm.learn.graphs import feature_graph
 from smadmm.learn.leaving_out import FACTORS, RIDGES, Measure, affordable, best_weight, clearly_less
-from smadmm.learn.loops import Array
 from smadmm.learn.standard import Standard
+from smadmm.learn.tasks import Array, Fit
 
 
 class GraphGuided(BaseEstimator):  # type: ignore[misc]

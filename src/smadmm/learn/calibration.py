@@ -14,7 +14,7 @@ from scipy.optimize import minimize_scalar
 from scipy.sparse import issparse
 from scipy.special import expit
 
-from smadmm.learn.loops import Array
+from smadmm.learn.tasks import Array
 
 FOLDS = 3
 WRONG = 1e-3  # share of wrong labels: no probability of a finite sample is exactly 1

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import csr_array, diags_array, issparse
 
-from smadmm.learn.fitting import form
-from smadmm.learn.loops import Array, AutoLoop, Task
 from smadmm.learn.scaling import RARE_SEEN, Columns, column_sums
+from smadmm.learn.tasks import Array, Task
+
+if TYPE_CHECKING:
+    from smadmm.learn.loops import AutoLoop
 
 BATCH = 32
 FEW_CHANGES, SORTED = 30, 0.2  # changes of label that are expected before the order is judged; share that is too few
@@ -46,6 +48,12 @@ class LabelOrder:
             self.told = True
             message = f"labels changed {self.changes} times in {rows} rows, random order gives about {expected:.0f}; "
             warnings.warn(message + "rows sorted by class spoil a stream: shuffle them", UserWarning, stacklevel=3)
+
+
+def _loop(*task: Any, table: bool, start: Array) -> AutoLoop:
+    from smadmm.learn.fitting import form
+
+    return form().auto(*task, table=table, start=start)
 
 
 class OnlineFit:
@@ -84,7 +92,7 @@ class OnlineFit:
         parts = _under("columns.", kept)
         online.columns = Columns(float(parts.pop("rows")), **parts)
         one = Task(np.zeros((1, len(online.scale))), np.ones(1), np.ones(1), A, 0.0, loss, intercept=intercept)
-        online.loop = form().auto(one, online.columns, table=False, start=online.start)
+        online.loop = _loop(one, online.columns, table=False, start=online.start)
         try:
             online.loop.restore(_under("loop.", kept))
         except KeyError:
@@ -140,7 +148,7 @@ class OnlineFit:
 
     def _advance(self, task: Task, columns: Columns) -> None:
         if self.loop is None:
-            self.loop = form().auto(task, columns, table=False, start=self.start)
+            self.loop = _loop(task, columns, table=False, start=self.start)
         else:
             self.loop.change_task(task, columns)
         size = min(BATCH, task.n)

@@ -8,6 +8,7 @@ exact zeros and ties. More than two classes are fitted jointly (softmax) or one 
 
 from __future__ import annotations
 
+import operator
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -38,15 +39,13 @@ from smadmm.learn.base import GraphGuided
 from smadmm.learn.calibration import fitted_slope, out_of_fold, probabilities
 from smadmm.learn.chunks import LabelOrder, OnlineFit
 from smadmm.learn.exact import Point, strict
-from smadmm.learn.fitting import PASSES, Fit, Report, default_passes, fit_auto, fit_published
 from smadmm.learn.leaving_out import Measure, margins_without
-from smadmm.learn.loops import AT_ZERO, LOSSES, Array, Auto, Task
-from smadmm.learn.published_loops import NAMES, Published
+from smadmm.learn.pointwise import CLASSIFICATION
 from smadmm.learn.scaling import column_sums
-from smadmm.learn.sharding import checked_shards, fit_shards
 from smadmm.learn.standard import Standard
+from smadmm.learn.tasks import AT_ZERO, PASSES, PUBLISHED, Array, Auto, Fit, Report, Task, default_passes
 
-SOLVERS = ("auto", *NAMES)
+SOLVERS = ("auto", *PUBLISHED)
 SHUFFLED_FROM = 10_000  # rows: from here on a shuffled copy is read in sequence
 SHUFFLED_UP_TO = 1 << 30  # bytes of X: up to here a copy is affordable
 
@@ -58,6 +57,27 @@ def _bytes(X: Any) -> int:
 def _refuse_one_class(classes: Any) -> None:
     if len(classes) < 2:
         raise ValueError(f"a classifier needs at least two classes, got one class: {classes[0]}")
+
+
+def _checked_shards(executor: Any, shards: Any) -> int | None:
+    """The number of shards; None for a fit of all rows at once."""
+    if executor is not None and not hasattr(executor, "submit"):
+        raise TypeError(f"executor is a concurrent.futures.Executor, got {type(executor).__name__}")
+    if shards is None:
+        if executor is not None:
+            raise ValueError("an executor fits shards of the rows; say how many by shards=")
+        return None
+    count = operator.index(shards)
+    if count < 1:
+        raise ValueError(f"shards must be at least 1, got {shards}")
+    return None if count == 1 else count
+
+
+def _is_published(solver: Any) -> bool:
+    """Whether the method comes with its settings; only whoever gives one waits for torch."""
+    from smadmm.learn.published_loops import Published
+
+    return isinstance(solver, Published)
 
 
 class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
@@ -73,9 +93,10 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
     verbose: int
 
     def _check_parameters(self) -> None:
-        one_of("loss", self.loss, tuple(LOSSES))
+        one_of("loss", self.loss, tuple(CLASSIFICATION))
         one_of("multi_class", self.multi_class, ("multinomial", "ovr"))
-        if not isinstance(self.solver, Auto | Published) and self.solver not in SOLVERS:
+        known = self.solver in SOLVERS if isinstance(self.solver, str) else isinstance(self.solver, Auto)
+        if not known and not _is_published(self.solver):
             raise ValueError(
                 f"solver must be one of {', '.join(SOLVERS)}, or Auto(...) or Published(...), got {self.solver!r}"
             )
@@ -126,7 +147,7 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
         coefficients that vanish in one part only do not vanish. More than two classes are then one against the rest.
         """
         self._check_parameters()
-        shards = checked_shards(executor, shards)
+        shards = _checked_shards(executor, shards)
         X, y = self._validated(X, y, reset=True)
         self.classes_ = np.unique(y)
         _refuse_one_class(self.classes_)
@@ -148,7 +169,12 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
         tasks = [Task(X, target, mean_one, A, 0.0, self.loss, **rest) for target in self._signs(y)]
         A, self.alpha_ = self._penalty(tasks, float(weight.sum()), kept, seed)
         tasks = [replace(task, A=A, lam1=self.alpha_, ridge=self.ridge_) for task in tasks]
-        fits = self._fit_all(tasks, seed) if shards is None else fit_shards(self, tasks, seed, executor, shards)
+        if shards is None:
+            fits = self._fit_all(tasks, seed)
+        else:
+            from smadmm.learn.sharding import fit_shards
+
+            fits = fit_shards(self, tasks, seed, executor, shards)
         self._keep_unknowns(np.stack([fit.x for fit in fits]))
         self._keep_course(fits, warn=self._exact and shards is None)
         self._guard([fit.history["objective"][-1] for fit in fits])
@@ -203,6 +229,9 @@ class _Classifier(ClassifierMixin, GraphGuided):  # type: ignore[misc]
             point = None if start is None else Point(start, np.zeros(task.A.shape[0]))
             tol = strict(self.tol, task.lam1)
             return fit_exact(task, self.max_epochs, tol, seed, start=point, report=report)[0]
+        from smadmm.learn.fitting import fit_auto, fit_published
+        from smadmm.learn.published_loops import Published
+
         solver = self.solver
         if isinstance(solver, Auto):
             momentum = solver.momentum

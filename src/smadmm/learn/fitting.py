@@ -9,31 +9,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse import issparse
 
-from smadmm.certificate import Certificate
 from smadmm.guard import EXPLOSION, trouble_of
-from smadmm.learn.loops import AT_ZERO, Array, AutoLoop, GenericAuto, Indices, Task, have_numba
+from smadmm.learn.loops import AutoLoop, GenericAuto, glm_of, have_numba, problem_of
 from smadmm.learn.published_loops import GenericPublished, Published, PublishedLoop
 from smadmm.learn.scaling import Columns, batch_size, convex_start
+from smadmm.learn.tasks import AT_ZERO, PASSES, Array, Fit, Indices, Report, Task, default_passes
 from smadmm.problem import Loss
-from smadmm.results import PARTS, Diverged, History
+from smadmm.records import History
+from smadmm.results import Diverged
 from smadmm.running import Recorder
 from smadmm.solver import State
 
-PASSES, MOST_PASSES = 20, 1000
-WORK = 50_000_000  # entries of X that passes may look at, if these are more than 20
 FEW_ROWS = 256
 FULL_BATCH_ITERATIONS = 2000
 MARKS = (1, 2, 3, 5)  # passes after which the objective is recorded, and then every tenth
-
-Report = Callable[[], object]  # called after every pass
 
 
 class Form(NamedTuple):
@@ -47,36 +43,17 @@ class Form(NamedTuple):
 def form(compiled: bool | None = None) -> Form:
     """The compiled form where numba is installed, unless told otherwise."""
     if not (have_numba() if compiled is None else compiled):
-        return Form(Task.glm, GenericAuto, GenericPublished)
+        return Form(glm_of, GenericAuto, GenericPublished)
     from smadmm.learn.twins import CompiledAuto, CompiledLoss, CompiledPublished
 
     return Form(CompiledLoss, CompiledAuto, CompiledPublished)
-
-
-@dataclass(frozen=True)
-class Fit:
-    """The answer and how it was found."""
-
-    x: Array
-    passes: int
-    sfo: int
-    history: History
-    lam: Array  # multipliers of A x: grad F = A'lam
-
-    @property
-    def certificate(self) -> Certificate:
-        """Of the answer."""
-        gradient, subdifferential, feasibility = (self.history[name][-1] for name in PARTS)
-        total = gradient + subdifferential + feasibility
-        parts = (gradient, subdifferential, feasibility)
-        return Certificate(*parts, total, total, subdifferential, subdifferential)
 
 
 class _Course:
     """A fit under way: its clock, its history, and when it ends."""
 
     def __init__(self, task: Task, tol: float, report: Report = lambda: None):
-        problem = task.problem(form().loss(task))
+        problem = problem_of(task, form().loss(task))
         self.recorder = Recorder(problem, metrics={}, objective=True, certify=True, sample=None)
         self.history, self.seconds, self.tol, self.report = History(), 0.0, tol, report
 
@@ -110,12 +87,6 @@ class _Course:
 def _answering(state: State, x: torch.Tensor) -> State:
     """The state of a method that answers with x."""
     return replace(state, x=x, est=replace(state.est, at=x), mean=None)
-
-
-def default_passes(X: Any) -> int:
-    """As many passes as the work allows, so that few rows are not fitted worse than many."""
-    entries = max(1, int(X.nnz if issparse(X) else X.size))
-    return min(max(PASSES, WORK // entries), MOST_PASSES)
 
 
 def fit_auto(

@@ -24,7 +24,7 @@ from scipy.special import softmax
 
 from smadmm.learn.answers import Softmax
 from smadmm.learn.exact import Model, faces, inverse
-from smadmm.learn.loops import Array
+from smadmm.learn.tasks import Array
 
 FACTORS = 10.0 ** np.arange(2.0, -1.1, -0.5)  # of the weight that stands for C = 1
 RIDGES = (3.0, 30.0)  # times alpha; the second if the first helps

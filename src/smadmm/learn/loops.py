@@ -1,4 +1,4 @@
-"""The classifier's task, and `auto` on the engine.
+"""A task as a problem of the engine, and `auto` on it.
 
 `auto` is the one loop with a metric, a step that sets itself, schedule-free averaging and a measured control variate.
 twins.py has its twin in numba: the same numbers on the same batches.
@@ -8,92 +8,43 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from smadmm.checkpoint import packed, unpacked
 from smadmm.estimators import SGD, Correlated, Estimate, Estimator, Measured, Storm
 from smadmm.learn.scaling import Columns, metric, row_weights
+from smadmm.learn.tasks import Array, Indices, Task
 from smadmm.losses.glm import GLM, Huber, Logistic, Sigmoid, Squared, SquaredHinge, Student
 from smadmm.operators.linear import Matrix
 from smadmm.problem import Loss, Problem
 from smadmm.proxes import L1
-from smadmm.sampling import Rng, Sampling, pass_batches, reshuffled, run_batches, runs
+from smadmm.sampling import Rng, Sampling, reshuffled, runs
 from smadmm.schedules import Power
 from smadmm.solver import ADMM, Average, Mean, State
 from smadmm.stepsize import Decaying, DistanceOverGradients
 from smadmm.xsteps import Metric
 
-Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 LOSSES: dict[str, type[GLM]] = {"sigmoid": Sigmoid, "logistic": Logistic, "squared_hinge": SquaredHinge}
 REGRESSION: dict[str, type[GLM]] = {"squared": Squared, "huber": Huber, "student": Student}
-AT_ZERO = {"sigmoid": 0.5, "logistic": float(np.log(2)), "squared_hinge": 1.0}  # the loss of x = 0
 
 C, MOVE, PULL, RECENT, MEMORY = 3.0, 1.0, 0.8, 6.0, 0.95  # the constants of `auto`
 
 
-@dataclass(frozen=True)
-class Auto:
-    """The solver that needs no tuning; it answers with the minimiser itself, its exact zeros and ties.
-
-    With exact=False the answer is the average of stochastic iterates; with `momentum` they end with STORM, and the
-    answer is the last one, which has a smaller certificate than the average.
-
-    >>> Auto(momentum=True)
-    Auto(momentum=True, exact=True)
-    """
-
-    momentum: bool = False
-    exact: bool = True
+def glm_of(task: Task, sampling: Sampling | None = None) -> GLM:
+    """F of a task as a loss of the engine."""
+    sampling = sampling or (runs if task.shuffled else reshuffled)
+    X = task.X.astype(np.float64, copy=False)
+    return (LOSSES | REGRESSION)[task.loss](X, task.target, task.weight, sampling, task.intercept)
 
 
-@dataclass(frozen=True)
-class Task:
-    """1/n sum_i w_i l(a_i'x + x_last, b_i) + lam1 |A x|_1 for one pair of classes, or a target; weights of mean 1."""
-
-    X: Any  # dense, C-contiguous, or CSR
-    target: Array
-    weight: Array
-    A: Any  # CSR, one column per unknown
-    lam1: float
-    loss: str
-    intercept: bool
-    ridge: float = 0.0  # ridge * lam1 |x|^2 / 2 is a part of F for the exact solver
-    shuffled: bool = False  # the rows are in random order: batches are runs of them, read in sequence
-
-    def batches(self, seed: int, size: int, first: int, count: int) -> Indices:
-        """What a solver with this seed draws, one batch per row."""
-        return (run_batches if self.shuffled else pass_batches)(seed, self.n, size, first, count)
-
-    def part(self, rows: Any) -> Task:
-        """The same problem on some of the rows."""
-        weight = self.weight[rows]
-        return replace(self, X=self.X[rows], target=self.target[rows], weight=weight / weight.mean())
-
-    @property
-    def n(self) -> int:
-        return len(self.target)
-
-    @property
-    def size(self) -> int:
-        """The number of unknowns."""
-        return int(self.A.shape[1])
-
-    def glm(self, sampling: Sampling | None = None) -> GLM:
-        """F as a loss of the engine."""
-        sampling = sampling or (runs if self.shuffled else reshuffled)
-        X = self.X.astype(np.float64, copy=False)
-        return (LOSSES | REGRESSION)[self.loss](X, self.target, self.weight, sampling, self.intercept)
-
-    def problem(self, f: Loss) -> Problem:
-        """The task as a problem of the engine, with F in one of its forms."""
-        return Problem(f, L1(self.lam1), Matrix(self.A))
+def problem_of(task: Task, f: Loss) -> Problem:
+    """A task as a problem of the engine, with F in one of its forms."""
+    return Problem(f, L1(task.lam1), Matrix(task.A))
 
 
 def have_numba() -> bool:
@@ -153,7 +104,7 @@ class GenericAuto(AutoLoop):
     def change_task(self, task: Task, columns: Columns) -> None:
         super().change_task(task, columns)
         self.given = _Given()
-        self.problem = task.problem(task.glm(self.given))
+        self.problem = problem_of(task, glm_of(task, self.given))
         self.metric = Metric(torch.from_numpy(self.q), torch.from_numpy(self.m))
 
     def reset(self) -> None:

@@ -21,9 +21,9 @@ from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from smadmm.learn.answers import ROUGHLY, along_path, model_of
 from smadmm.learn.classifier import _Classifier
 from smadmm.learn.exact import Model, Point
-from smadmm.learn.loops import Array, Task
 from smadmm.learn.pointwise import SQUARED, huber, student
 from smadmm.learn.regressor import _Regressor, fit_regression, spread
+from smadmm.learn.tasks import Array, Task
 
 FALL = 10**-0.25
 DECADES = 6

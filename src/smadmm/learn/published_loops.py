@@ -14,13 +14,13 @@ import torch
 
 from smadmm.arguments import one_of, positive
 from smadmm.estimators import ASVRG, SAGA, SGD, SVRG, Estimator, Spider, Storm
-from smadmm.learn.loops import Array, Task
+from smadmm.learn.loops import glm_of, problem_of
+from smadmm.learn.tasks import PUBLISHED, Array, Task
 from smadmm.operators.linear import Matrix
 from smadmm.schedules import Power
 from smadmm.solver import ADMM, State
 from smadmm.xsteps import Exact, linearised
 
-NAMES = ("smadmm", "sadmm", "svrg", "saga", "spider", "asvrg")
 DENSE_X_STEP = 2000  # unknowns: up to here the x-step has an inverse
 FIRST = 1000  # samples of SMADMM's first estimate
 
@@ -48,7 +48,7 @@ class Published:
     exact: bool | None = None
 
     def __post_init__(self) -> None:
-        one_of("method", self.method, NAMES)
+        one_of("method", self.method, PUBLISHED)
         for name in ("eta", "rho", "a"):
             value: Any = getattr(self, name)
             if not isinstance(value, Power):
@@ -85,7 +85,7 @@ class Published:
 
 def smoothness(task: Task) -> float:
     """L of grad F for the published methods."""
-    return task.glm().lipschitz()
+    return glm_of(task).lipschitz()
 
 
 class PublishedLoop(ABC):
@@ -115,7 +115,7 @@ class GenericPublished(PublishedLoop):
     """A published method on the engine."""
 
     def __init__(self, task: Task, method: Published, seed: int = 0):
-        problem = task.problem(task.glm())
+        problem = problem_of(task, glm_of(task))
         x_step = Exact(problem.A) if method.details(task)[2] else linearised
         self.solver = ADMM(problem, method.estimator(task), method.rho, method.eta, x_step=x_step, seed=seed)
         self._state = self.solver.init(torch.zeros(task.size, dtype=torch.float64))

@@ -26,10 +26,9 @@ from smadmm.learn.answers import ROUGHLY, Diary, fit_of
 from smadmm.learn.base import GraphGuided
 from smadmm.learn.chunks import OnlineFit
 from smadmm.learn.exact import OUTER, Model, Point, faces, solve, strict, zero_point
-from smadmm.learn.fitting import Fit
 from smadmm.learn.leaving_out import Measure, margins_without
-from smadmm.learn.loops import Array
 from smadmm.learn.pointwise import HUBER, SQUARED, huber, student
+from smadmm.learn.tasks import Array, Fit
 
 LOSSES = ("squared", "huber", "student")
 NORMAL = 1.4826  # standard deviation of normal noise per median absolute deviation

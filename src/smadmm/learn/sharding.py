@@ -6,7 +6,6 @@ for the network: shards meet once, at the end. Row i belongs to shard i mod `sha
 
 from __future__ import annotations
 
-import operator
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -15,25 +14,12 @@ import numpy as np
 import torch
 
 from smadmm.estimators import Estimate
-from smadmm.learn.fitting import Fit, form
-from smadmm.learn.loops import Task
-from smadmm.results import History
+from smadmm.learn.fitting import form
+from smadmm.learn.loops import problem_of
+from smadmm.learn.tasks import Fit, Task
+from smadmm.records import History
 from smadmm.running import Recorder
 from smadmm.solver import Mean, State
-
-
-def checked_shards(executor: Any, shards: Any) -> int | None:
-    """The number of shards; None for a fit of all rows at once."""
-    if executor is not None and not hasattr(executor, "submit"):
-        raise TypeError(f"executor is a concurrent.futures.Executor, got {type(executor).__name__}")
-    if shards is None:
-        if executor is not None:
-            raise ValueError("an executor fits shards of the rows; say how many by shards=")
-        return None
-    count = operator.index(shards)
-    if count < 1:
-        raise ValueError(f"shards must be at least 1, got {shards}")
-    return None if count == 1 else count
 
 
 def fit_shards(model: Any, tasks: list[Task], seed: int, executor: Any, shards: int) -> list[Fit]:
@@ -66,7 +52,7 @@ def _mean(task: Task, fits: tuple[Fit, ...], shares: Any) -> Fit:
     x = sum(share * fit.x for share, fit in zip(shares, fits, strict=True))
     lam = sum(share * fit.lam for share, fit in zip(shares, fits, strict=True))
     point, multiplier = torch.from_numpy(np.asarray(x)), torch.from_numpy(np.asarray(lam))
-    problem, passes = task.problem(form().loss(task)), max(fit.passes for fit in fits)
+    problem, passes = problem_of(task, form().loss(task)), max(fit.passes for fit in fits)
     Ax, sfo = problem.A(point), sum(fit.sfo for fit in fits)
     state = State(passes, point, (Ax,), multiplier, Estimate(point, point, sfo), Ax, Bys=(-Ax,), drawn=0)
     state = replace(state, mean=Mean(point, multiplier, 1.0))

@@ -18,9 +18,10 @@ from smadmm.learn._kernels import auto as auto_kernels
 from smadmm.learn._kernels import published as published_kernels
 from smadmm.learn._kernels.constraint import constraint, half
 from smadmm.learn._kernels.samples import Samples, mean_gradient, mean_loss, samples
-from smadmm.learn.loops import MEMORY, MOVE, PULL, RECENT, Array, AutoLoop, C, Indices, Task
+from smadmm.learn.loops import MEMORY, MOVE, PULL, RECENT, AutoLoop, C
 from smadmm.learn.published_loops import Published, PublishedLoop
 from smadmm.learn.scaling import Columns
+from smadmm.learn.tasks import Array, Indices, Task
 from smadmm.problem import Batch, FiniteSum
 from smadmm.sampling import pass_batches, run_starts
 from smadmm.solver import Mean, State

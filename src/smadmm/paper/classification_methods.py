@@ -30,9 +30,9 @@ import numpy as np
 
 from smadmm.learn.fitting import fit_auto
 from smadmm.learn.graphs import feature_graph
-from smadmm.learn.loops import Task
 from smadmm.learn.published_loops import Published, smoothness
 from smadmm.learn.scaling import column_sums
+from smadmm.learn.tasks import Task
 from smadmm.learn.twins import CompiledPublished
 from smadmm.operators.linear import Matrix
 from smadmm.paper.classification_runs import PAPER_INVERSE, PAPER_STEP, Array, ClassificationRun, load_halves

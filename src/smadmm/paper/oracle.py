@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from smadmm.certificate import Certificate, certify_at, certify_means
+from smadmm.certificate import certify_at, certify_means
 from smadmm.learn.fitting import form
-from smadmm.learn.loops import Array, Task
+from smadmm.learn.loops import problem_of
+from smadmm.learn.tasks import Array, Task
+from smadmm.records import Certificate
 
 
 class Oracle:
@@ -15,7 +17,7 @@ class Oracle:
 
     def __init__(self, task: Task, compiled: bool | None = None):
         self.task = task
-        self.problem = task.problem(form(compiled).loss(task))
+        self.problem = problem_of(task, form(compiled).loss(task))
         self.f = self.problem.f
 
     def value(self, x: Array) -> float:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from smadmm.extras import needs
 from smadmm.imaging.result import ImageResult
 from smadmm.io.files import atomic_write
-from smadmm.results import History
+from smadmm.records import History
 
 Array = NDArray[np.float32]
 DETAIL = 5  # the detail is 1/5 of the image wide
