@@ -593,3 +593,14 @@ def test_a_column_without_numbers_is_named():
     for gone, named in (("since", "town"), ("town", "since")):
         with pytest.raises(ValueError, match=f"the column '{named}' does not hold numbers; encode it first"):
             GraphGuidedClassifier().fit(frame.drop(columns=gone), [0, 1, 0, 1])
+
+
+def test_a_softmax_fit_takes_newtons_few_steps():
+    """The intercepts may all move together; a step must not depend on how far."""
+    rng = np.random.default_rng(3)
+    z = rng.standard_normal((600, 8))
+    X = np.repeat(z, 4, axis=1) + 0.4 * rng.standard_normal((600, 32))
+    y = (z[:, :4] + 0.7 * rng.standard_normal((600, 4))).argmax(1)
+    for graph in (None, "glasso"):
+        model = GraphGuidedClassifier(0.002, graph=graph).fit(X, y)
+        assert model.n_iter_ <= 7 and model.certificate_.total <= 1e-10

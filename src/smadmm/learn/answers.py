@@ -139,6 +139,8 @@ class Softmax(Model):
                 curvature = p[:, k] * ((k == m) - p[:, m])
                 block, rows = self.weighted_gram(curvature)
                 H[k, :, m], H[m, :, k] = block, block
+        if self.intercept:  # together they are free to move, which would leave a step undetermined: their mean stays
+            H[:, -1, :, -1] += self.classes**-2
         H = H.reshape(self.classes * size, -1)
         H[np.diag_indices_from(H)] += self.ridges
         return H, rows
