@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import smadmm
-from smadmm.io.files import atomic_write, locked, written_whole
+from smadmm.io.files import atomic_write, locked, remove_stale, written_whole
 from smadmm.io.scan import ScanError
 from smadmm.io.sinogram import read_angles
 
@@ -65,9 +65,18 @@ def test_what_a_killed_writer_left_is_removed_and_what_is_being_written_is_not(t
     assert {file.name for file in tmp_path.iterdir()} == {"file", ".other.0123456789abcdef"}
 
 
+def test_a_folder_is_cleared_of_what_killed_writers_left_and_of_nothing_else(tmp_path):
+    for left in (".slice.0123456789abcdef", ".slice.checkpoint.lock", ".hidden", "file.0123456789abcdef"):
+        (tmp_path / left).write_bytes(b"half")
+    with locked(tmp_path), locked(tmp_path / "other"), written_whole(tmp_path / "file") as temporary:
+        remove_stale(tmp_path)
+        kept = {".lock", ".other.lock", ".hidden", "file.0123456789abcdef", temporary.name}
+        assert {file.name for file in tmp_path.iterdir()} == kept
+
+
 HOLDING = """
 import sys, time
-from smadmm.io.files import locked
+from smadmm.io.files import locked, remove_stale
 with locked(sys.argv[1]):
     print(1, flush=True)
     time.sleep(60)

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -117,6 +118,29 @@ def test_any_executor_will_do(volume, whole, tmp_path):
         cut = reconstruct(volume, size=32, iterations=6, executor=threads, slices=(0, 2), checkpoint=tmp_path / "kept")
         np.testing.assert_array_equal(cut.image, whole.image[:2])
         same(reconstruct(volume, size=32, iterations=6, checkpoint=tmp_path / "kept", resume=True), whole)
+
+
+class Failing:
+    """A denoiser that fails in a worker, and leaves once what a worker leaves that is ended while it writes."""
+
+    def __init__(self, folder):
+        self.folder, self.mark = folder, folder.with_name("failed")
+
+    def __call__(self, x):
+        if threading.current_thread() is threading.main_thread():
+            return x
+        if not self.mark.exists():
+            self.mark.touch()
+            (self.folder / ".slice_0001.npz.0123456789abcdef").write_bytes(b"half")
+        raise OSError("no space")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such locks")
+def test_what_ended_workers_left_is_removed(volume, tmp_path):
+    folder, options = tmp_path / "kept", {"size": 32, "iterations": 4, "raw": True, "center": 0.0}
+    with ThreadPoolExecutor(1) as threads, pytest.raises(OSError, match="no space"):
+        reconstruct(volume, prior=Failing(folder), **options, executor=threads, checkpoint=folder)
+    assert (tmp_path / "failed").exists() and folder.exists() and not list(folder.glob(".*"))
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ from smadmm.imaging.finished import Finished, Solved, solved
 from smadmm.imaging.inspection import Inspection
 from smadmm.imaging.sinograms import BackProjections
 from smadmm.imaging.slices import Scan
+from smadmm.io.files import remove_stale
 from smadmm.workers import Processes, executing, spread
 
 LOG = logging.getLogger("smadmm")
@@ -83,10 +84,14 @@ def each_slice(
             scan = _Sendable(finished.scan, uuid4().hex)
         ahead = 2**31 if source is not None else max(2, SENT // (4 * math.prod(finished.scan.radon.out_shape or ())))
         tasks = [partial(task, number) for number in left]
-        with executing(executor) as engine:
-            for index, found in spread(engine, partial(solve_slice, None), tasks, ahead):
-                finished.add(left[index], found)
-                bar.update()
+        try:
+            with executing(executor) as engine:
+                for index, found in spread(engine, partial(solve_slice, None), tasks, ahead):
+                    finished.add(left[index], found)
+                    bar.update()
+        finally:
+            if finished.folder is not None:
+                remove_stale(finished.folder)  # of workers that died, or were ended after an error
 
 
 def _bar(finished: Finished, progress: bool) -> Any:

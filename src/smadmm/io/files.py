@@ -77,12 +77,21 @@ def _temporary(path: Path) -> tuple[Path, Any]:
         held.close()  # another writer took it for stale before it was locked
 
 
+def remove_stale(folder: Target) -> None:
+    """Remove what killed writers left in a folder."""
+    _remove_unlocked(folder, rf"\..+(\.[0-9a-f]{{16}}|{re.escape(LOCK)})")
+
+
 def _remove_stale(path: Path) -> None:
     """Remove what killed writers of this path left beside it."""
+    _remove_unlocked(path.parent, rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}")
+
+
+def _remove_unlocked(folder: Target, names: str) -> None:
     if fcntl is None:
         return
-    left = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}")
-    with suppress(OSError), os.scandir(path.parent) as entries:
+    left = re.compile(names)
+    with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if left.fullmatch(entry.name):
                 with suppress(OSError), open(entry.path, "rb") as file:
