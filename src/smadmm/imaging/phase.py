@@ -126,8 +126,9 @@ def retrieve(
     one_of("quantity", quantity, QUANTITIES)
     positive(batch=batch, iterations=iterations, strength=strength)
     if positions is not None or masks is None:
-        from smadmm.imaging.ptychography import ITERATIONS as LONG
-        from smadmm.imaging.ptychography import ScanPlan, retrieve_scan
+        from smadmm.imaging.ptychography import retrieve_scan
+        from smadmm.imaging.scan_plan import ITERATIONS as LONG
+        from smadmm.imaging.scan_plan import ScanPlan
 
         _refuse_scan(positions, probe, masks)
         scan = ScanPlan(prior, strength, iterations or LONG, batch, seed, refine_probe, refine_positions,

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 from smadmm.losses.phase import SMALLEST
 from smadmm.losses.ptychography import PtychographyLoss
@@ -31,8 +33,10 @@ from smadmm.sampling import Rng
 
 FAR = 0.5  # pixels: the longest step of a position
 FAINT = 0.05  # of the largest curvature of a block's pixels
-HELD, LOOK, PATIENCE = 0.05, 5, 80  # of the amplitudes; steps between looks at them; steps without a better look
+HELD, LOOK, PATIENCE = 0.05, 5, 80  # of the amplitudes; steps between looks at them; steps without a good look
+ENOUGH = 1.03  # times the least error: what a probe may leave that went on
 CLOSE, SHORTEST, LONGEST, HALVINGS = 0.2, 0.2, 3.0, 6  # of the first try of a step: a second one; how many shorter ones
+UNSURE, AROUND = 0.1, 32  # of a probe's power: the square of its error; the window over the pixels around one
 FRESH = 20  # steps after which fields are computed anew
 
 
@@ -136,33 +140,52 @@ def _dot(a: Tensor, b: Tensor) -> float:
 
 
 def fit_blocks(
-    loss: PtychographyLoss, x: Tensor, steps: int, free: tuple[bool, bool] = (True, True), seed: int = 0
+    loss: PtychographyLoss, x: Tensor, steps: int, free: tuple[bool, bool] = (True, True), enough: float = 1.0
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], int]:
     """Object and probe as they predict amplitudes best that are held out, the last ones, and the number of steps."""
     measured = loss.amplitudes >= 0
-    held = measured & (torch.from_numpy(Rng(seed, 0).random(measured.shape, dtype=np.float32)) < HELD).to(x.device)
+    held = measured & (torch.from_numpy(Rng(0, 0).random(measured.shape, dtype=np.float32)) < HELD).to(x.device)
     joint, least, chosen = Joint(loss, measured & ~held, free), math.inf, 0
     u = best = last = torch.cat([x.flatten(), loss.operator.probe.flatten()])
     number = 0
     for number, (last, z) in enumerate(conjugate(joint, u, steps), 1):
         if number % LOOK == 0:
             error = float(((z.abs() - loss.amplitudes) * held).square().sum())
-            if error < least:
-                least, chosen, best = error, number, last
+            least = min(least, error)
+            if error <= enough * least:
+                chosen, best = number, last
             elif number >= chosen + PATIENCE:
                 break
     return joint.parts(best), joint.parts(last), number
 
 
-def probe_step(loss: PtychographyLoss, x: Tensor, steps: int = 1) -> Tensor:
+@dataclass(frozen=True)
+class LikelyProbe:
+    """What is known of a probe before the object is: a first one, and the weight per pixel of staying near it."""
+
+    probe: Tensor
+    weight: Tensor | float
+
+
+def likely_probe(probe: Tensor, noise: float) -> LikelyProbe:
+    """The probe is off by UNSURE of the power that the first one has around a pixel; noise is that of amplitudes."""
+    power = probe.abs().square()[None, None]
+    reach = max(1, min(probe.shape) // AROUND) * 2 + 1
+    around = avg_pool2d(power, reach, stride=1, padding=reach // 2, count_include_pad=False)[0, 0]
+    return LikelyProbe(probe, 2 * noise**2 / (UNSURE * around.clamp(min=FAINT * float(around.max()))))
+
+
+def probe_step(loss: PtychographyLoss, x: Tensor, steps: int = 1, likely: LikelyProbe | None = None) -> Tensor:
     """The probe after gradient steps with the object as it is, each over all positions."""
     operator, probe, everything = loss.operator, loss.operator.probe, loss.everything
+    near = LikelyProbe(probe, 0.0) if likely is None else likely
     windows = operator.windows(x, everything)
     curvature = windows.abs().square().sum(0)
-    curvature = curvature.clamp(min=FAINT * float(curvature.max()))
+    curvature = curvature.clamp(min=FAINT * float(curvature.max())) + near.weight
     for _ in range(steps):
         back = torch.fft.ifft2(loss.residuals(x, everything), norm="ortho")
-        probe = probe - operator.gathered(windows.conj() * back) / curvature
+        slope = operator.gathered(windows.conj() * back) + near.weight * (probe - near.probe)
+        probe = probe - slope / curvature
         loss = redescribed(loss, probe, operator.positions)
     return probe
 

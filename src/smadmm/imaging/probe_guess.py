@@ -2,49 +2,64 @@
 
 The mean pattern is nearly |F P|^2. In focus F P has one phase; out of focus it has a parabola,
     F P  ~  sqrt(mean pattern) exp(i pi s |q - q0|^2 / r),      q0, r: middle and spread of the mean pattern,
-which spreads the probe over about s pixels. Of several s, with both signs, the one is taken with which object and probe
-leave least of neighbouring patterns after a fit that is too short for noise. To move all patterns is to give a probe's
+which spreads the probe over about s pixels. Of several s, with both signs, the one is taken that makes neighbouring
+patterns most likely after some iterations with a prior on the object: without one, few photons are fitted with any
+probe. To move all patterns is to give a probe's
 phase a ramp: so the middle of the mean pattern may be made frequency zero where no probe is given.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from operator import itemgetter
 
 import torch
 from torch import Tensor
 
 from smadmm.imaging.probe import fit_blocks, redescribed, scaled_probe
-from smadmm.imaging.ptychography_checks import constant_object, misfit, neighbours
+from smadmm.imaging.ptychography_checks import constant_object, neighbours
+from smadmm.imaging.scan_fit import ScanFit, bright_noise, of_counts
+from smadmm.imaging.scan_plan import DARK, ScanPlan
 from smadmm.losses.ptychography import PtychographyLoss
+from smadmm.running import Stop, run
 
-SPREADS = (1 / 16, 1 / 8, 1 / 4)  # of the window, beside 0; with both signs
-FINER = (0.7, 1.4)  # times the best of them
-STEPS = 20  # of the fits
+SPREADS = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8)  # of the window, beside 0; with both signs
+FINER = (0.85, 1.15)  # times the best of them
+STEPS, TRIED = 15, 5  # of the fit that tells the noise; iterations with each guess
 
 
-def guessed_probe(loss: PtychographyLoss, known: bool) -> Tensor:
-    """The best of the guesses, and of the probe of `loss` if something is known of it."""
+def guessed_probe(loss: PtychographyLoss, known: bool) -> tuple[Tensor, int]:
+    """The best of the guesses, and of the probe of `loss` if something is known of it; the sample gradients it took."""
     few, root = neighbours(loss), mean_amplitudes(loss)
-
-    def left(guess: Tensor) -> float:
-        loss = redescribed(few, scaled_probe(guess, few.amplitudes), few.operator.positions)
-        _, (x, probe), _ = fit_blocks(loss, constant_object(loss), STEPS)
-        return misfit(redescribed(loss, probe, few.operator.positions), x, 0.0)
-
-    def tried(spreads: list[float]) -> Iterator[tuple[float, float, Tensor]]:
-        for spread in spreads:
-            probe = out_of_focus(root, spread)
-            yield left(probe), spread, probe
-
-    found = [*tried([0.0, *SPREADS, *(-s for s in SPREADS)])]
-    spread = min(found, key=itemgetter(0))[1]
-    found += tried([factor * spread for factor in FINER if spread])
-    least, _, best = min(found, key=itemgetter(0))
     given: Tensor = loss.operator.probe
-    return given if known and left(given) <= least else best
+    few_given = _with(few, given)
+    _, (x, probe), _ = fit_blocks(few_given, constant_object(few_given), STEPS)
+    noise = bright_noise(redescribed(few, probe, few.operator.positions), x)
+
+    def tried(spreads: Iterable[float]) -> list[tuple[float, float, Tensor]]:
+        guesses = ((spread, out_of_focus(root, spread)) for spread in spreads)
+        return [(unlikely(_with(few, guess), noise), spread, guess) for spread, guess in guesses]
+
+    found = tried([0.0, *SPREADS, *(-s for s in SPREADS)])
+    spread = min(found, key=itemgetter(0))[1]
+    found += tried(factor * spread for factor in FINER if spread)
+    least, _, best = min(found, key=itemgetter(0))
+    visits = few.n * (STEPS + TRIED * (len(found) + known))
+    return (given if known and unlikely(_with(few, given), noise) <= least else best), visits
+
+
+def unlikely(loss: PtychographyLoss, noise: float) -> float:
+    """The negative logarithm of the likelihood after a few iterations from a constant with the natural prior."""
+    start = constant_object(loss)
+    fit = ScanFit(start, noise, noise, loss.operator.light(), loss.n, 0)
+    solver = ScanPlan().solver(loss, ScanPlan().found_prior(loss, fit))
+    x = run(solver, start, Stop(iterations=TRIED), every=TRIED, objective=False, progress=False).x
+    return float(of_counts(loss, DARK * (2 * noise) ** 2).value(x, loss.full()))
+
+
+def _with(loss: PtychographyLoss, probe: Tensor) -> PtychographyLoss:
+    return redescribed(loss, scaled_probe(probe, loss.amplitudes), loss.operator.positions)
 
 
 def mean_amplitudes(loss: PtychographyLoss) -> Tensor:

@@ -1,16 +1,7 @@
 """Ptychography from arrays: the object that a probe has scanned, and the probe itself where it is not known.
 
-The error of a fit without prior at a pixel with the light w = 1/n sum_i |P_i|^2 is lv = s sqrt(2 / (n w)) per real
-value, s the noise per amplitude (1/2 of square roots of counts), as phase_fit.py says of masks. s is taken from what
-such a fit leaves at bright pixels of the detector: most others hold no photons and no noise. SMADMM follows with a
-denoiser of real and imaginary part for the level of the mean light and the weight rho = w/2. It begins at the fit, but
-at low counts at a constant unless the object is far from one: such a fit is full of errors that the prior does not take
-back. After FIRST iterations on amplitudes the loss is the likelihood of counts, which dark pixels of the detector do
-not bias (losses/ptychography.py): from a constant it would be slow, as dark pixels have hardly a gradient. Only pixels
-with light are known.
-
-An unknown probe is a second block (probe.py) with steps of its own, in the fit as after every ROUND iterations of
-SMADMM; so are open positions. The state of the solver goes on.
+After checks of the arrays an unknown probe is guessed (probe_guess.py), the object is fitted without a prior
+(scan_fit.py), then found with one (scan_plan.py); what may be wrong with the scan is said (ptychography_checks.py).
 """
 
 from __future__ import annotations
@@ -18,8 +9,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,201 +17,21 @@ import torch
 from torch import Tensor
 
 from smadmm.arguments import ArgumentError
-from smadmm.distributed import if_joined
-from smadmm.imaging.metrics import align, snr, ssim, without_ramp
-from smadmm.imaging.phase import NATURAL, Still
+from smadmm.imaging.metrics import align, ssim, without_ramp
 from smadmm.imaging.phase_checks import holes, saturation, told_pixels
-from smadmm.imaging.pnp import pnp
-from smadmm.imaging.priors import ComplexProx, Prior, find_prior
-from smadmm.imaging.probe import fit_blocks, position_step, probe_step, redescribed, scaled_probe
+from smadmm.imaging.priors import Prior
+from smadmm.imaging.probe import redescribed, scaled_probe
 from smadmm.imaging.probe_guess import centred, guessed_probe
-from smadmm.imaging.ptychography_checks import constant_object, empty_patterns, scan_doubts
-from smadmm.imaging.red import RED
+from smadmm.imaging.ptychography_checks import empty_patterns, scan_doubts
 from smadmm.imaging.result import DataWarning, ImageResult
+from smadmm.imaging.scan_fit import ScanFit, fit_scan, residual_of, size_of
+from smadmm.imaging.scan_plan import ScanPlan, scan_snr
 from smadmm.losses.phase import NO_DATA
 from smadmm.losses.ptychography import PtychographyLoss
 from smadmm.operators.ptychography import Ptychography
-from smadmm.problem import Prox, Step
-from smadmm.records import History
 from smadmm.results import Reason, Result
-from smadmm.running import Stop, run
-from smadmm.sampling import reshuffled
-from smadmm.solver import ADMM, State
-from smadmm.xsteps import Metric
 
-FIT, MOVES, SHORT = 300, 6, 25  # steps of a fit at most; rounds in which positions move, the steps of each
-ITERATIONS = 200
-FIRST, DARK = 60, 0.1  # iterations on amplitudes; photons e of the counts' likelihood
-ROUND, PROBE_STEPS = 10, 1  # iterations between refinements of probe and positions; the probe's steps then
-LIT = 0.05  # of the largest light: darker pixels are not judged
-STILL = 0.001  # of lv
-DIM = 2  # times the level of the weakest denoiser: the level of a fit that is a worse start than a constant
-FAR = 0.66  # of an object: what is left of it beside a constant; phases of all sizes leave 1
-PIECE = 512  # positions of a whole gradient; with more, batches
 GUESSED = "the probe was not given: it was guessed from the mean pattern and found with the object"
-
-
-@dataclass(frozen=True)
-class ScanFit:
-    """An object fitted to a scan without a prior: residual and noise per amplitude, light of every pixel."""
-
-    image: Tensor
-    residual: float
-    noise: float
-    light: Tensor
-    count: int  # positions
-    sfo: int  # sample gradients that it took
-
-    @property
-    def lit(self) -> Tensor:
-        return self.light > LIT * self.light.max()
-
-    @property
-    def extent(self) -> float:
-        """The largest modulus but for outliers."""
-        return float(np.quantile(self.image[self.lit].abs().cpu().numpy(), 0.999))
-
-    @property
-    def level(self) -> float:
-        """lv: its error at the mean light of the pixels that are judged."""
-        return self.noise * math.sqrt(2 / (self.count * float(self.light[self.lit].mean())))
-
-    @property
-    def dim(self) -> bool:
-        """Whether a constant is a better start: there is little light, and the object is not far from a constant."""
-        lit = self.image[self.lit]
-        far = float((lit - lit.mean()).norm() / lit.norm())
-        return self.level > DIM * NATURAL[0][0] * self.extent and far < FAR
-
-
-def residual_of(loss: PtychographyLoss, x: Tensor) -> float:
-    """The root mean square of |A x| - y over all measured amplitudes."""
-    amplitudes = _of_counts(loss, 0.0)
-    return math.sqrt(2 * loss.n * float(amplitudes.value(x, loss.full())) / max(int((loss.amplitudes >= 0).sum()), 1))
-
-
-def _of_counts(loss: PtychographyLoss, dark: float) -> PtychographyLoss:
-    """The loss with the likelihood of counts, or with 0 the one of amplitudes."""
-    return PtychographyLoss(loss.operator, loss.amplitudes, loss.sampling, dark)
-
-
-def fit_scan(
-    loss: PtychographyLoss, refine_probe: bool = False, refine_positions: bool = False
-) -> tuple[PtychographyLoss, ScanFit]:
-    """The scan as it is described then, and the fit, from a constant; open positions move between shorter fits."""
-    if refine_probe:
-        loss = redescribed(loss, scaled_probe(loss.operator.probe, loss.amplitudes), loss.operator.positions)
-    x, visits = constant_object(loss), 0
-    for _ in range(MOVES if refine_positions else 0):
-        (x, probe), _, steps = fit_blocks(loss, x, SHORT, (True, refine_probe))
-        loss = redescribed(loss, probe, loss.operator.positions)
-        loss, visits = redescribed(loss, probe, position_step(loss, x)), visits + (steps + 1) * loss.n
-    (x, probe), last, steps = fit_blocks(loss, x, FIT, (True, refine_probe))
-    noise = bright_noise(redescribed(loss, last[1], loss.operator.positions), last[0])
-    loss = redescribed(loss, probe, loss.operator.positions)
-    return loss, ScanFit(x, residual_of(loss, x), noise, loss.operator.light(), loss.n, visits + steps * loss.n)
-
-
-def bright_noise(loss: PtychographyLoss, x: Tensor) -> float:
-    """The noise per amplitude at bright pixels of the detector, from what a fit leaves there."""
-    data = loss.amplitudes
-    bright = data > data[data >= 0].square().mean().sqrt()
-    return float((loss.operator(x).abs() - data)[bright].square().mean().sqrt())
-
-
-@dataclass(frozen=True)
-class Constrained(Prox):
-    """A prox, then the projection to a constraint: as denoisers are cut to the range of images."""
-
-    free: Prox
-    constraint: Prox
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ignores_step", self.free.ignores_step)
-
-    def prox(self, v: Tensor, t: Step) -> Tensor:
-        return self.constraint.prox(self.free.prox(v, t), t)
-
-
-@dataclass(frozen=True)
-class ScanPlan:
-    """How the object is found once the noise is known, and what is refined beside it."""
-
-    prior: str | None = None
-    strength: float = 1.0
-    iterations: int = ITERATIONS
-    batch: int | None = None
-    seed: int = 0
-    refine_probe: bool = False
-    refine_positions: bool = False
-    constraint: Prox | None = None
-
-    def found_prior(self, loss: PtychographyLoss, fit: ScanFit) -> Prior:
-        """The denoiser for the error of the fit."""
-        name = self.prior or next(name for most, name in NATURAL if fit.level <= most * max(fit.extent, fit.level))
-        return find_prior(name, loss.operator.device, None, min(fit.level, 1.0))
-
-    def solver(self, loss: PtychographyLoss, prior: Prior) -> ADMM | RED:
-        """SMADMM on the scan as it is described now; with all positions gradients are exact."""
-        size, light = self.size(loss), loss.operator.light()
-        floor, lit = LIT * float(light.max()), light > LIT * light.max()
-        rho, whole = 0.5 * self.strength * float(light[lit].mean()), size >= loss.n
-        loss.sampling = reshuffled  # whole passes: of positions as of views
-        crowded = 1.0 if whole else min(4.0, loss.n / size)  # a batch may lie on one spot
-        step = Metric(crowded * light.clamp(min=floor) + rho)
-        h: Prox = ComplexProx(prior.prox(rho))
-        h = h if self.constraint is None else Constrained(h, self.constraint)
-        return pnp(if_joined(loss), h, "smadmm", size, rho, 1.0, a=1.0 if whole else None, x_step=step,
-                   seed=self.seed)  # fmt: skip
-
-    def size(self, loss: PtychographyLoss) -> int:
-        """Positions per iteration."""
-        return self.batch or (loss.n if loss.n <= PIECE else 64)
-
-    def run(
-        self, loss: PtychographyLoss, fit: ScanFit, prior: Prior, truth: Tensor | None
-    ) -> tuple[Result, PtychographyLoss, int]:
-        """The result, the scan as it is described in the end, and the sample gradients of probe and positions."""
-        whole, visits = self.size(loss) >= loss.n, 0
-        passes = 1 if whole else -(-loss.n // self.size(loss))
-        still = Still(STILL * fit.level) if whole else None
-        start: Tensor | State = constant_object(loss) if fit.dim else fit.image
-        history = History()
-        for end in self.ends():
-            result = run(self.solver(loss, prior), start, Stop(iterations=end * passes), every=10, objective=False,
-                         metrics=_metric(loss, truth, self.refine_probe), callback=still, progress=False)  # fmt: skip
-            history, start = _continued(history, result.history), result.state
-            if result.interrupted or end == self.iterations:
-                break
-            loss, more = self.refined(loss, result.x)
-            loss = _of_counts(loss, DARK * (2 * fit.noise) ** 2) if end >= FIRST else loss
-            visits += more
-        return replace(result, history=history), loss, visits
-
-    def ends(self) -> list[int]:
-        """The iterations after which the scan is described anew, and the last one."""
-        blind, last = self.refine_probe or self.refine_positions, self.iterations
-        inner = range(ROUND, last, ROUND) if blind else range(FIRST, min(last, FIRST + 1))
-        return [*inner, last]
-
-    def refined(self, loss: PtychographyLoss, x: Tensor) -> tuple[PtychographyLoss, int]:
-        """The scan with what is open refined, and what that cost."""
-        if self.refine_positions:
-            loss = redescribed(loss, loss.operator.probe, position_step(loss, x))
-        if self.refine_probe:
-            loss = redescribed(loss, probe_step(loss, x, PROBE_STEPS), loss.operator.positions)
-        return loss, loss.n * (self.refine_positions + PROBE_STEPS * self.refine_probe)
-
-
-def scan_snr(truth: Tensor, x: Tensor, light: Tensor, blind: bool = True) -> float:
-    """The SNR over the pixels that have light, after what the patterns leave open is removed.
-
-    That is a phase, and with an unknown probe a factor and a ramp of the phase.
-    """
-    lit = light > LIT * light.max()
-    if blind:
-        return snr(truth[lit], without_ramp(truth, x, lit)[lit])
-    return snr(truth[lit], align(truth[lit], x[lit]))
 
 
 def retrieve_scan(
@@ -240,18 +50,21 @@ def retrieve_scan(
     given, told = _scan(patterns, positions, probe, shape, quantity, valid)
     if probe is None:
         given, plan = centred(given), replace(plan, refine_probe=True)
+    tried = 0
     if plan.refine_probe:
-        guess = guessed_probe(given, probe is not None)
-        given = redescribed(given, guess, given.operator.positions)
-    loss, fit = fit_scan(given, plan.refine_probe, plan.refine_positions)
-    prior = plan.found_prior(loss, fit)
+        guess, tried = guessed_probe(given, probe is not None)
+        given = redescribed(given, scaled_probe(guess, given.amplitudes), given.operator.positions)
+    fitted, fit = fit_scan(given, plan.refine_probe, plan.refine_positions)
+    prior = plan.found_prior(fitted, fit)
     exact = None if truth is None else torch.from_numpy(np.asarray(truth).astype(np.complex64))
-    result, loss, visits = plan.run(loss, fit, prior, exact)
+    result, loss, visits = plan.run(fitted, fit, prior, exact, given.operator.probe)
     found = result.x if plan.constraint is None else plan.constraint.prox(result.x, 1.0)
-    told += scan_doubts(given, loss, fit.image, (plan.refine_probe, plan.refine_positions), quantity)
+    told += scan_doubts(given, fitted, fit.image, (plan.refine_probe, plan.refine_positions), quantity)
     for text in told:
         warnings.warn(text, DataWarning, stacklevel=3)
-    row = _row(loss, fit, result, visits) | {"residual": residual_of(loss, found) / _size(loss)}
+    row = _row(loss, replace(fit, sfo=fit.sfo + tried), result, visits) | {
+        "residual": residual_of(loss, found) / size_of(loss)
+    }
     row["seconds"] = time.perf_counter() - begin
     quality, pictures = _pictures(fit, found, exact, plan.refine_probe)
     made = list(pictures.values())[-1]
@@ -271,13 +84,8 @@ def retrieve_scan(
     )
 
 
-def _size(loss: PtychographyLoss) -> float:
-    """The root mean square of the measured amplitudes."""
-    return float(loss.amplitudes[loss.amplitudes >= 0].square().mean().sqrt())
-
-
 def _row(loss: PtychographyLoss, fit: ScanFit, result: Result, visits: int) -> dict[str, Any]:
-    size = _size(loss)
+    size = size_of(loss)
     return {"iterations": result.state.k, "sfo": fit.sfo + result.state.sfo + visits, "sfo_fit": fit.sfo,
             "relative_noise": fit.noise / size, "residual_fit": fit.residual / size,
             "stopped": "no more change" if result.reason is Reason.CALLBACK else result.reason.value}  # fmt: skip
@@ -322,24 +130,6 @@ def _scan(
         told.append(f"{empty.sum()} patterns hold no light, the first of them {empty.argmax()}: they are left out.")
         seen = seen & ~empty[:, None, None]
     return PtychographyLoss(operator, torch.from_numpy(np.where(seen, data, np.float32(NO_DATA)))), told
-
-
-def _metric(loss: PtychographyLoss, truth: Tensor | None, blind: bool) -> dict[str, Callable[[State], float]]:
-    """SNR where the truth is known, the relative residual elsewhere."""
-    if truth is not None:
-        light = loss.operator.light()
-        return {"snr": lambda s: scan_snr(truth, s.answer, light, blind)}
-    size = _size(loss)
-    return {"residual": lambda s: residual_of(loss, s.answer) / size}
-
-
-def _continued(history: History, more: History) -> History:
-    """Both, one after the other: the first row of a later part is the last one of the part before it."""
-    spent = history["seconds"][-1] if history.rows else 0.0
-    for number in range(1 if history.rows else 0, more.rows):
-        row = {name: values[number] for name, values in more.items()}
-        history.append(row | {"seconds": row["seconds"] + spent})
-    return history
 
 
 def _pictures(

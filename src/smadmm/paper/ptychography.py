@@ -94,9 +94,9 @@ def chapter(found: Findings) -> list[Part]:
     objects = " and ".join(f"{count} at {n} positions" for n, count in counts.items())
     parts: list[Part] = [
         f"SNR in dB over the pixels with light, means over objects of {size} x {size} ({objects}), scanned by a probe "
-        f"of {size // 2} x {size // 2}. Peers have ptychi's own step and batch, and as many passes over the positions "
-        "as `retrieve` at most. Tuned ones have the step, the batch and the number of passes that were best on another "
-        f"object (of {TUNING}). Seconds are those of the processor, of one thread.",
+        f"of {size // 2} x {size // 2}. Peers have ptychi's own step and batch, and no fewer passes over the positions "
+        "than `retrieve` takes at most. Tuned ones have the step, the batch and the number of passes that were best on "
+        f"another object (of {TUNING}). Seconds are those of the processor, of one thread.",
     ]
     if not peers:
         parts.append("ptychi is not installed here: its ePIE, rPIE and LSQML are left out.")
