@@ -52,6 +52,7 @@ FILES = {  # below src/smadmm; where files move, this is all there is to change
     "fan torch": "operators/fan/generic.py",
     "filters": "operators/radon/filters.py",
     "geometry": "imaging/geometry.py",
+    "half acquisition": "imaging/half_acquisition.py",
     "glm": "losses/glm.py",
     "sharding": "learn/sharding.py",
     "leaving out": "learn/leaving_out.py",

@@ -35,6 +35,7 @@ from smadmm.imaging.alignment import aligned
 from smadmm.imaging.any_operator import by_operator
 from smadmm.imaging.findings import REPAIRS, skipped
 from smadmm.imaging.finished import Finished
+from smadmm.imaging.half_acquisition import half_acquisition
 from smadmm.imaging.hardening import straightened
 from smadmm.imaging.inspection import Inspection, repaired
 from smadmm.imaging.pnp import METHODS, Method
@@ -198,6 +199,13 @@ def reconstruct(
     off = skipped(raw)
     number, middle = _telling(stack)
     _refuse_bad_slices(stack, chosen, number, middle, raw is True)
+    completion = None
+    if geometry is None and isinstance(middle, Tensor) and judged(middle):
+        completion = half_acquisition(middle.numpy(), given, center, off)
+    if completion is not None:
+        stack, given, center = Mended(stack, completion), completion.degrees, completion.center
+        middle = read(stack[number], 1.0)
+        detectors = int(middle.shape[1])
     changes = [name for name, asked in (("align", align), ("hardening", hardening)) if asked]
     stack, middle, changed = _changed(changes, stack, number, middle, given, center, off, geometry)
     survey, look = _looked_at(middle, given, center, off, geometry)
@@ -236,7 +244,8 @@ def reconstruct(
             each_slice(finished, stack, truths, Inspected(images, look), first, executor, progress)
     result = finished.result(sinogram, truths, look, notices, time.perf_counter() - begin)
     result = _turned(result, before) if turned else result
-    return replace(result, notes=(*changed, *result.notes))
+    completed = () if completion is None else (str(completion),)
+    return replace(result, notes=(*completed, *changed, *result.notes))
 
 
 def _mass(middle: Tensor, look: Inspection | None) -> float:

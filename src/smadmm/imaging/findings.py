@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from smadmm.arguments import ArgumentError
 
-REPAIRS = ("angles", "axis", "air", "width", "detectors", "stripes", "rays", "views", "noise", "negative")
+REPAIRS = ("angles", "axis", "completion", "air", "width", "detectors", "stripes", "rays", "views", "noise", "negative")
 
 
 class Finding(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from smadmm.imaging.bad_detectors import stuck
 from smadmm.imaging.detectors import NO_DEVIATIONS, Deviations
 from smadmm.imaging.findings import Finding, numbered, skipped
 from smadmm.imaging.geometry import Array, wedge_noise
+from smadmm.imaging.half_acquisition import half_acquisition
 from smadmm.imaging.neighbours import filled
 from smadmm.imaging.noise_law import noise_law
 from smadmm.imaging.pnp import sinogram_noise
@@ -91,8 +92,13 @@ def inspect(
     """
     rows = sinogram[len(sinogram) // 2] if len(sinogram.shape) == 3 else sinogram
     b = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
-    survey = survey_of(b, angles, center, skipped(raw))
-    return repaired(b, survey, skipped(raw))
+    off, given = skipped(raw), np.asarray((0.0, 180.0) if angles is None else angles, dtype=np.float64).ravel()
+    completion = half_acquisition(b, given, center, off)
+    if completion is None:
+        return repaired(b, survey_of(b, angles, center, off), off)
+    survey = survey_of(completion(b), completion.degrees, completion.center, off)
+    told = (Finding("completion", str(completion), True), *survey.findings)
+    return repaired(completion(b), replace(survey, findings=told), off)
 
 
 def repaired(b: NDArray[Any], survey: Survey, off: frozenset[str]) -> Inspection:
