@@ -12,6 +12,7 @@ from smadmm.imaging.findings import REPAIRS
 from smadmm.imaging.geometry import ends_twice, find_axis, is_steady, sine_fit, wedge_noise
 from smadmm.imaging.metrics import snr
 from smadmm.imaging.neighbours import filled, running_median
+from smadmm.imaging.noise_law import noise_law
 from smadmm.imaging.pnp import sinogram_noise
 from smadmm.operators import Radon
 from smadmm.paper.scan_objects import painted
@@ -243,6 +244,10 @@ def test_noise_is_not_taken_from_texture(center):
     assert inspect(b, angles).noise == pytest.approx(0.2, rel=0.15)
     assert inspect(b, angles, center=center).noise < 0.7 * sinogram_noise(torch.from_numpy(b))
     assert wedge_noise(b.astype(float), np.sqrt(angles), center) == np.inf  # not equispaced
+    mixed = np.random.default_rng(2).permutation(180)
+    assert wedge_noise(b[mixed].astype(float), angles[mixed], center) == wedge_noise(b.astype(float), angles, center)
+    whole = scan(center, 2 * angles, noise=0.2, image=speckle)
+    assert wedge_noise(whole.astype(float), 2 * angles, center) == pytest.approx(0.2, rel=0.1)
 
 
 @pytest.mark.slow
@@ -288,6 +293,28 @@ def test_photon_noise_is_measured_over_the_value():
     assert look.weights is not None and look.noise == pytest.approx(2e3**-0.5, rel=0.25)
     thick = clean > 0.8 * clean.max()
     assert np.median(look.weights[thick]) == pytest.approx(np.exp(-np.median(clean[thick])), rel=0.35)
+
+
+def test_what_is_left_of_stripes_is_no_noise():
+    rng, clean = np.random.default_rng(3), scan(noise=0) * 0.1
+    b = -np.log(rng.poisson(2e3 * np.exp(-clean)) / 2e3).astype(np.float32)
+    b += 0.07 * rng.standard_normal(b.shape[1]).astype(np.float32)
+    known = np.ones_like(b)
+    noise, law = noise_law(b, known, frozenset(), striped=True)
+    assert law is not None and noise == pytest.approx(2e3**-0.5, rel=0.15)
+    assert noise_law(b, known, frozenset())[0] > 2 * noise
+    assert noise_law(b, known, frozenset(), striped=True, checked=False)[1] is None  # edges disturb it
+
+
+@pytest.mark.parametrize("wrong", [-0.4, 0.3])
+def test_an_axis_that_is_near_is_corrected_by_predicted_views(wrong):
+    near = geometry.Axis(3 + wrong, 0.4, 0.05)
+    found = geometry.with_predicted(near, scan(3.0).astype(float), ANGLES)
+    assert found.center == pytest.approx(3, abs=0.1) and found.error < 0.1
+    sure = near._replace(error=0.01)
+    assert geometry.with_predicted(sure, scan(3.0).astype(float), ANGLES) == sure
+    far = near._replace(center=5.0)
+    assert geometry.with_predicted(far, scan(3.0).astype(float), ANGLES) == far
 
 
 @pytest.mark.slow

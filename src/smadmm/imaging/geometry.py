@@ -36,6 +36,7 @@ AGREEMENT = 3.0  # detectors: how far the second opinion looks around a sine fit
 STEADY = (0.05, 0.01, 0.005)  # of the mass and its moments, in units of mass and half the detector
 CGLS_STEPS = 10
 PREDICTED_ERROR, MANY_VIEWS = 0.25, 60  # detectors: the standard error of an axis by predicted views; more with fewer
+NEAR, NEAR_ERROR = 1.0, 0.06  # detectors: how far to look around an axis that is near, and the error then
 PAIRED = 0.1  # share of rays that must be seen twice to compare them
 PAIRED_ERROR = 0.025  # detectors: the standard error of an axis found that way
 WEDGE, FEWEST_BINS = 0.75, 250  # of the wedge of empty frequencies: the share that is used, and the fewest
@@ -154,8 +155,8 @@ def refined(axis: Axis, b: Array, degrees: Array) -> Axis:
     Offsets of detectors move all centres of mass alike, and are not among those frequencies: where both disagree, the
     centres of mass are wrong; else the surer one is taken.
     """
-    if axis.error > ACCEPTED or len(b) < MANY_VIEWS:
-        return axis
+    if axis.error > ACCEPTED or len(b) < MANY_VIEWS or not _is_even_turn(np.sort(degrees), 180):
+        return axis  # in a whole turn the wedge stays empty
     around = axis.center
     for step in REFINING:
         places = around + step * np.arange(-4, 5)
@@ -171,6 +172,19 @@ def refined(axis: Axis, b: Array, degrees: Array) -> Axis:
     if error > SURE or (agree and axis.error < error):
         return axis
     return Axis(center, error, axis.left)
+
+
+def with_predicted(axis: Axis, b: Array, degrees: Array) -> Axis:
+    """An axis that is near, and the one that predicts every second view best, weighed by their errors."""
+    error = NEAR_ERROR * max(1.0, MANY_VIEWS / len(b))
+    if not error < axis.error < math.inf:
+        return axis
+    off = NEAR * np.linspace(-1, 1, 5)
+    bend, slope, _ = np.polyfit(off, [prediction_error(b, degrees, axis.center + x, COARSE) ** 2 for x in off], 2)
+    if bend <= 0 or abs(slope) > 2 * bend * NEAR:
+        return axis
+    share = axis.error**2 / (axis.error**2 + error**2)
+    return axis._replace(center=axis.center - share * slope / (2 * bend), error=error * math.sqrt(share))
 
 
 def _valley(places: Array, errors: Array) -> float | None:
@@ -255,24 +269,30 @@ def prediction_error(b: Array, degrees: Array, center: float, most: tuple[int, i
 
 
 def wedge_noise(b: Array, degrees: Array, center: float) -> float:
-    """The noise by frequencies that no object has: inf where views are not equispaced over half a turn, or too few.
+    """The noise by frequencies that no object has: inf where views are not equispaced over a turn or half of it.
 
     An object of radius R around the axis has no part with |omega| R < |n|, n in cycles per turn and omega in radians
     per detector (Lindgren and Rattey). Unlike differences along the detector it does not take texture for noise.
     """
-    n, off = len(b), round(2 * center)
-    rows = b[:, off:] if off > 0 else b[:, : b.shape[1] + off]  # the axis is in their middle, up to a quarter
-    steps, detectors = np.diff(degrees), rows.shape[1]
-    if not np.allclose(steps, 180 / n, rtol=1e-3) or detectors < 16:
+    order = np.argsort(degrees)
+    n, off, half = len(b), round(2 * center), _is_even_turn(degrees[order], 180)
+    rows = b[order, off:] if off > 0 else b[order, : b.shape[1] + off]  # the axis is in their middle, up to a quarter
+    detectors = rows.shape[1]
+    if detectors < 16 or not (half or _is_even_turn(degrees[order], 360)):
         return math.inf
     window, frequency = np.hanning(detectors + 2)[1:-1], np.fft.fftfreq(detectors)
-    turn = np.fft.fft(np.concatenate([rows, rows[:, ::-1]]) * window, axis=1)
+    turn = np.fft.fft((np.concatenate([rows, rows[:, ::-1]]) if half else rows) * window, axis=1)
     turn[n:] *= np.exp(-2j * np.pi * frequency * (2 * center - off))
-    f = np.fft.fft(turn, axis=0) / math.sqrt(2 * n * (window**2).sum())
-    cycles = np.abs(np.fft.fftfreq(2 * n, 1 / (2 * n)))
+    f = np.fft.fft(turn, axis=0) / math.sqrt(len(turn) * (window**2).sum())
+    cycles = np.abs(np.fft.fftfreq(len(turn), 1 / len(turn)))
     empty = np.pi * np.abs(frequency) * detectors < WEDGE * cycles[:, None] - 3
     empty[:, np.abs(frequency) * detectors < 2.5] = False  # views that differ in air or brightness
     return math.inf if empty.sum() < FEWEST_BINS else float(np.sqrt(np.median(np.abs(f[empty]) ** 2) / math.log(2)))
+
+
+def _is_even_turn(degrees: Array, span: float) -> bool:
+    """Whether sorted angles go over the span in equal steps, without its end."""
+    return np.allclose(np.diff(degrees), span / len(degrees), rtol=1e-3)
 
 
 def cgls(radon: Projector, rows: torch.Tensor, steps: int, weights: torch.Tensor | None = None) -> torch.Tensor:

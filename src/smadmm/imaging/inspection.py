@@ -119,12 +119,12 @@ def repaired(b: NDArray[Any], survey: Survey, off: frozenset[str]) -> Inspection
         findings = [f for f in findings if f.kind != "axis"] + [f for f in survey.findings if f.kind == "axis"] + found
     known = weights > 0
     fill = filled(np.where(known, values, np.nan)).astype(np.float32)
-    noise, law = noise_law(fill, weights, off)
-    if survey.geometry is None:
-        sure = wedge_noise(fill.astype(np.float64), survey.angles, survey.center)
-        if law is not None and noise * math.sqrt(float((1 / law).mean())) > TEXTURE * sure:
-            noise, law = sinogram_noise(torch.from_numpy(fill)), None
-        noise = noise if law is not None else min(noise, sure)
+    parallel = survey.geometry is None
+    sure = wedge_noise(fill.astype(np.float64), survey.angles, survey.center) if parallel else math.inf
+    noise, law = noise_law(fill, weights, off, any(deviations), checked=sure < math.inf)
+    if law is not None and noise * math.sqrt(float((1 / law).mean())) > TEXTURE * sure:
+        noise, law = sinogram_noise(torch.from_numpy(fill)), None
+    noise = noise if law is not None else min(noise, sure)
     if law is not None:
         weights *= law
         text = f"the noise grows with the value, its variance {1 / float(law.min()):.0f}-fold; rays are weighted by it"

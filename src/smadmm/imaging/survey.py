@@ -30,6 +30,7 @@ from smadmm.imaging.geometry import (
     refined,
     sine_fit,
     spread,
+    with_predicted,
 )
 from smadmm.imaging.neighbours import filled
 from smadmm.imaging.pnp import sinogram_noise
@@ -184,17 +185,20 @@ def axis_used(axis: Axis, wanted: bool) -> tuple[float, list[Finding]]:
 def axis_again(
     survey: Survey, values: NDArray[np.float32], weights: NDArray[np.float32], taken: NDArray[np.float32]
 ) -> Survey:
-    """The axis by a sine fit to repaired data; offsets of detectors move all centres of mass alike."""
+    """The axis by repaired data; what is left of offsets, wide ones above all, moves all centres of mass."""
     if not survey.sought:
         return survey
     rows = filled(np.where(weights > 0, values, np.nan).astype(np.float64))
-    axis = refined(sine_fit(rows, survey.angles), rows, survey.angles)
+    axis = sine_fit(rows, survey.angles)
     if axis.left > GOOD_FIT:
         return survey
     offsets = taken.mean(0)
     t = np.arange(len(offsets)) - (len(offsets) - 1) / 2
-    moved = float(np.sqrt((offsets**2).mean() * (t**2).sum()) / abs(np.median(rows.sum(1))))
+    moved = 2 * float(np.sqrt((offsets**2).mean() * (t**2).sum()) / abs(np.median(rows.sum(1))))
     axis = axis._replace(error=math.hypot(axis.error, moved, _moved(rows, (weights == 0).all(0))))
+    axis = with_predicted(refined(axis, rows, survey.angles), rows, survey.angles)
+    if axis.error > ACCEPTED:
+        return survey
     center, found = axis_used(axis, True)
     kept = tuple(f for f in survey.findings if f.kind != "axis")
     return replace(survey, center=center, center_error=axis.error, findings=(*kept, *found))
