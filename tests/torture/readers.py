@@ -11,6 +11,7 @@ to take), crashes or hangs has failed, and the input belongs into the corpus, wh
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gzip
 import io
 import json
@@ -546,6 +547,7 @@ def attempt(read: Read, path: Path) -> str:
     from smadmm.arguments import ArgumentError, FileError
 
     signal.setitimer(signal.ITIMER_REAL, LONGEST)
+    faulthandler.dump_traceback_later(2 * LONGEST, exit=True)  # libraries may hang where no signal is heard
     try:
         with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
@@ -563,6 +565,7 @@ def attempt(read: Read, path: Path) -> str:
         )
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
     return ""
 
 
@@ -617,7 +620,8 @@ def run_batch(name: str, numbers: list[Any], sample: Path) -> dict[Any, str]:
         begun = [line for line in lines if isinstance(line, str)]
         if os.waitstatus_to_exitcode(status) == 0:
             break
-        failures[begun[-1] if begun else "start"] = f"crashed: {os.waitstatus_to_exitcode(status)}"
+        code = os.waitstatus_to_exitcode(status)
+        failures[begun[-1] if begun else "start"] = f"crashed or hangs in a library, exit {code}"
         waiting = waiting[max(len(begun), 1) :]
     return failures
 

@@ -8,7 +8,9 @@ from elsewhere must not make us read, and show in a report, what lies on this ma
 
 from __future__ import annotations
 
+import mmap
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -18,16 +20,47 @@ from typing import Any
 from smadmm.extras import needs
 from smadmm.io.scan import NUMBERS, Content, ScanError
 
+HEAP, SEARCHED = b"GCOL\1\0\0\0", 2**26  # a heap of texts of variable length; bytes of a file that are searched for it
 HDF5 = (".h5", ".hdf5", ".hdf", ".he5", ".nxs", ".nx", ".nexus", ".cxi")
+
+
+def open_hdf5(path: Path, growing: bool = False) -> Any:
+    """The file; `growing`: while another program appends to it (SWMR)."""
+    h5py = needs("h5py", "imaging", "HDF5 files")
+    with suppress(ImportError):  # its import makes the filters known; what needs one that is missing says so
+        import_module("hdf5plugin")
+    _refuse_endless(path)
+    return h5py.File(path, "r", swmr=growing)
+
+
+def _refuse_endless(path: Path) -> None:
+    """Refuse a file with a heap of texts in which an entry does not lead on to the next.
+
+    The HDF5 library would follow such entries for ever, deaf to Ctrl-C. A heap: GCOL, a version, its size; then entries
+    of a number (0: the free rest, whose size includes these 16 bytes), a count, and a size, all little-endian.
+    """
+    size = min(path.stat().st_size, SEARCHED) if path.is_file() else 0
+    if not size:
+        return
+    with path.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
+        heap = data.find(HEAP)
+        while heap >= 0:
+            place, end = heap + 16, min(heap + int.from_bytes(data[heap + 8 : heap + 16], "little"), size)
+            while place + 16 <= end:
+                number, length = struct.unpack_from("<H6xQ", data, place)
+                step = (16 + -(-length // 8) * 8 if number else length) % 2**64
+                if not 0 < step < 2**63:
+                    reason = f"is damaged: an entry of its heap of texts at byte {heap} has no valid size"
+                    raise ScanError(path, reason, "copy or write it anew")
+                place += step
+            heap = data.find(HEAP, heap + 8)
 
 
 def read_hdf5(path: Path, growing: bool = False) -> Content:
     """The datasets of a file, not read yet; `growing`: while another program appends to them (SWMR)."""
     h5py = needs("h5py", "imaging", "HDF5 files")
-    with suppress(ImportError):  # its import makes the filters known; what needs one that is missing says so
-        import_module("hdf5plugin")
     content = Content()
-    for name, item in _walk(h5py, h5py.File(path, "r", swmr=growing), "", set(), content, path.parent):
+    for name, item in _walk(h5py, open_hdf5(path, growing), "", set(), content, path.parent):
         content.values |= {f"{name}/{key}": value for key, value in _short(item.attrs).items()}
         if isinstance(item, h5py.Dataset) and item.size:
             content.attributes[name] = dict(item.attrs)

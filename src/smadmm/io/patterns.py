@@ -20,7 +20,7 @@ from smadmm.arguments import ArgumentError
 from smadmm.extras import needs
 from smadmm.imaging.phase import QUANTITIES
 from smadmm.io.coherent import SUFFIXES, read_scan_file
-from smadmm.io.hdf5 import within
+from smadmm.io.hdf5 import open_hdf5, within
 from smadmm.io.limits import load_npy, load_npz
 from smadmm.io.scan import ScanError, readable
 
@@ -80,7 +80,7 @@ def _content(path: Path, quantity: str | None) -> dict[str, Any]:
     if path.suffix.lower() not in HDF5:
         return dict(_opened(path, load_npz))
     h5py = needs("h5py", "imaging", "HDF5 files")
-    stored = _opened(path, lambda name: h5py.File(name, "r"))
+    stored = _opened(path, open_hdf5)
     with readable(path):
         if path.suffix.lower() in SUFFIXES:
             with stored:
