@@ -32,6 +32,7 @@ FILES = {  # below src/smadmm; where files move, this is all there is to change
     "detectors": "imaging/detectors.py",
     "joint fit": "imaging/probe.py",
     "probe": "imaging/probe.py",
+    "angle range": "imaging/angle_range.py",
     "arrays": "io/arrays.py",
     "certificate": "certificate.py",
     "checkpoint": "checkpoint.py",

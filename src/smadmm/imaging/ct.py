@@ -32,6 +32,7 @@ from torch import Tensor
 
 from smadmm.arguments import ArgumentError, one_of, positive
 from smadmm.imaging.alignment import aligned
+from smadmm.imaging.angle_range import doubt
 from smadmm.imaging.any_operator import by_operator
 from smadmm.imaging.findings import REPAIRS, skipped
 from smadmm.imaging.finished import Finished
@@ -216,6 +217,8 @@ def reconstruct(
         stack, start = Mended(stack, np.negative), None if start is None else -1.0 * np.asarray(start)
         middle = -middle
         survey, look = _looked_at(middle, given, center, off, geometry)
+    told = None if look is None or geometry is not None or "angles" in off else doubt(look.prepared, survey.angles)
+    notices += [] if told is None else [told]
     sides, seen = _sides(size, truths, detectors * spacing, survey.width)
     make = Radon if geometry is None else geometry.projector
     radon = make(sides, np.deg2rad(survey.angles), detectors, spacing, survey.center, threads=threads)
