@@ -137,7 +137,8 @@ def check_readable(path: Path, name: str, dataset: Any) -> None:
         code = creation.get_filter(number)[0]
         if not h5py.h5z.filter_avail(code):
             needs("hdf5plugin", "formats", f"arrays compressed as {name} of {path}")
-            raise ScanError(path, f"compresses {name} by the filter {code}, which hdf5plugin does not know")
+            reason = f"compresses {name} by the filter {code}, which hdf5plugin does not know"
+            raise ScanError(path, reason, "write it anew by another, such as gzip")
     if dataset.is_virtual:
         folder = Path(dataset.file.filename).parent
         parts = {source.file_name for source in dataset.virtual_sources()} - {"."}
