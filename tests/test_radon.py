@@ -190,6 +190,8 @@ def test_norms_bracket_the_exact_ones(name):
     bounds = A.view_norms()
     seen = views > 0
     assert bool((bounds[seen] >= views[seen]).all()) and bool((bounds <= 1.03 * views + 1e-6).all())
+    part = A.subset([1, 0])  # it knows them from the whole
+    assert torch.equal(part.view_norms(), bounds[[1, 0]])
 
 
 def disc(size, radius):

@@ -70,7 +70,7 @@ from smadmm.problem import Prox
 from smadmm.running import Stop
 
 ITERATIONS = 30
-RESTS, ENOUGH_VIEWS = (10, 18, 30), 60  # iterations from the image of a trial: of enough views, few, calibrated ones
+RESTS, ENOUGH_VIEWS = (13, 18, 30), 60  # iterations from the image of a trial: of enough views, few, calibrated ones
 OPAQUE = 20.0  # no detector sees photons behind such an attenuation
 MOST_BAD = 0.2  # share of rays that may be not finite
 EIGHTHS = 8  # of a volume: the slices that may tell of its geometry
@@ -137,7 +137,7 @@ def reconstruct(
         from your own), or a list of operators, each with its data; geometry, photons, batches and repairs do not apply.
     start : first image; None: a filtered back-projection; with an operator, least squares stopped early.
     batch : views per step; None: all.
-    iterations, seconds : limits per slice; None: 30 iterations, or 10 from the image of a trial with held-out views, 18
+    iterations, seconds : limits per slice; None: 30 iterations, or 13 from the image of a trial with held-out views, 18
         if the views are few, 30 if detectors are calibrated.
     strength : multiplies the weight that the prior gets from the noise.
     method : smadmm, sadmm, spider, svrg, asvrg, red-sd or on-red.

@@ -31,6 +31,7 @@ from smadmm.problem import Batch, Step
 from smadmm.sampling import Rng
 from smadmm.xsteps import Newton, XStep
 
+SCALE = "Fourier scale"  # among what a projector knows
 MARGIN = 1.1  # power iteration stays below the largest eigenvalue, and later batches may exceed the drawn ones
 PROBES = 4  # batches drawn to find s; all views are one batch
 ITERATIONS = 12
@@ -77,6 +78,11 @@ def _power_iteration(product: Callable[[Tensor], Tensor], v: Tensor) -> tuple[fl
     return value, v
 
 
+def share_scale(radon: Projector, most: Projector) -> None:
+    """Take s of all views for most of them: it belongs to the mean over views, and hardly differs."""
+    most.once(SCALE, lambda: scale_of_all_views(radon))
+
+
 def scale_of_all_views(radon: Projector) -> float:
     """s for all views and weights of at most 1; computed once per projector."""
 
@@ -87,7 +93,7 @@ def scale_of_all_views(radon: Projector) -> float:
         return total / radon.views
 
     H = _symbol(radon, radon.views).to(torch.float32)
-    return radon.once("Fourier scale", lambda: MARGIN * _power_iteration(product, _start(radon))[0])
+    return radon.once(SCALE, lambda: MARGIN * _power_iteration(product, _start(radon))[0])
 
 
 class FourierStep(XStep):

@@ -197,6 +197,7 @@ class Scan:
         *,
         checkpoint: Path | None = None,
         bar: Any,
+        certified: bool = True,
     ) -> tuple[Result, float]:
         """Solve for these statistics; also returns the weight of the prior."""
         rows, begin = images.rows, bar.n
@@ -211,9 +212,10 @@ class Scan:
             bar.update(begin + s.k - bar.n)
 
         resume = checkpoint is not None and checkpoint.exists()
-        cheap = not isinstance(solver.problem.h, TV)  # its distance to the subdifferential is a problem of its own
+        certify = certified and not isinstance(solver.problem.h, TV)  # its subdifferential is a problem of its own
         result = run(solver, first.to(self.device), self.stop, every=EVERY, metrics={name: metric},
-                     certify=cheap, sparse=SPARSE if self.batch is None else NEVER,
+                     objective=certified,
+                     certify=certify, sparse=SPARSE if self.batch is None else NEVER,
                      callback=tick, progress=False, checkpoint=checkpoint, resume=resume)  # fmt: skip
         return result, rho
 

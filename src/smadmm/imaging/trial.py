@@ -24,6 +24,7 @@ from smadmm.bars import tqdm
 from smadmm.imaging.detectors import Calibrated, loss_of
 from smadmm.imaging.geometry import cgls
 from smadmm.imaging.inspection import Inspection
+from smadmm.imaging.preconditioner import share_scale
 from smadmm.imaging.priors import Prior
 from smadmm.imaging.sinograms import BackProjections
 from smadmm.imaging.slices import Scan
@@ -33,6 +34,7 @@ from smadmm.running import Stop
 
 HELD_OUT = 16  # every sixteenth view
 FEWEST = 3  # views to predict
+MOST = 0.1  # of the views: others have the same constants
 FEWEST_VIEWS = 4 * FEWEST  # of a scan that can spare them
 STEPS, SHORT = 12, 6  # iterations of the first image, and from there
 BETTER = 0.99  # of the error of the learned prior: total variation is taken below (it errs more with few photons)
@@ -131,8 +133,11 @@ class _Part:
 
     def __init__(self, scan: Scan, images: BackProjections, look: Inspection):
         radon, out = scan.radon, left_out(scan.radon.views)
+        radon.view_norms()  # its parts know them, too, and so does the last solve
         self.rows, self.hidden = images.rows[torch.from_numpy(~out)], images.rows[torch.from_numpy(out)]
         made, self.other = (radon.subset(np.flatnonzero(which)) for which in (~out, out))
+        if len(self.hidden) <= MOST * radon.views and scan.batch is None:
+            share_scale(radon, made)
         self.scan, self.images = replace(scan, radon=made, strength=1.0), BackProjections(made, self.rows)
         weights = np.ones(images.rows.shape, np.float32) if look.weights is None else look.weights
         self.known = torch.from_numpy(weights[out] > 0).float()
@@ -143,7 +148,8 @@ class _Part:
         stop = Stop(iterations=min(steps, self.scan.stop.iterations or steps))
         scan = replace(self.scan, prior=prior, stop=stop, strength=factor)
         with tqdm(disable=True) as bar:
-            return scan.run(self.images, scan.statistics(self.rows, self.look), None, start, bar=bar)[0]
+            found = scan.statistics(self.rows, self.look)
+            return scan.run(self.images, found, None, start, bar=bar, certified=False)[0]
 
     def explain(self, x: Tensor) -> bool:
         """Measure what the image leaves beyond the noise, as a share of the sinogram; False where there is none."""

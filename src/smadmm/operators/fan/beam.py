@@ -137,11 +137,13 @@ class FanBeam(Projector):
         self._slopes = np.tan(self.gamma_of(rays_at))
 
     def subset(self, views: ArrayLike | Tensor) -> FanBeam:
-        return FanBeam(
-            (self.height, self.width), self.angles[self._numbers(views)], self.detectors, self.source_to_axis,
+        numbers = self._numbers(views)
+        made = FanBeam(
+            (self.height, self.width), self.angles[numbers], self.detectors, self.source_to_axis,
             self.source_to_detector, pitch=self.pitch, pixel=self.pixel, centre=self.centre, curved=self.curved,
             rays=self.rays, batch=self.batch, threads=self.threads, compiled=self.compiled,
         )  # fmt: skip
+        return self._with_norms(made, numbers)
 
     def gamma_of(self, detectors: NDArray[Any]) -> NDArray[Any]:
         """The angle of the ray to a detector, counted from the central ray."""

@@ -83,7 +83,8 @@ class Radon(Projector):
         numbers = self._numbers(views)
         size = (self.height, self.width)
         angles, where = self.angles[numbers], (self.detectors, self.spacing, self.centre)
-        return Radon(size, angles, *where, self.batch, self.threads, self.compiled, self.rays)
+        made = Radon(size, angles, *where, self.batch, self.threads, self.compiled, self.rays)
+        return self._with_norms(made, numbers)
 
     def has_kernels(self) -> bool:
         return _kernels() is not None

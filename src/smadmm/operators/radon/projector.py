@@ -30,7 +30,9 @@ PIECE = 256  # views of a sinogram on disk that are read together
 PARALLEL_FROM = 32  # views times slices; below, starting threads costs more than it gains
 NO_WEIGHTS = np.empty((1, 0, 0), float32)
 ROUNDING = 1e-5  # of single precision, in norms
+NORMS = "view norms"
 T = TypeVar("T")
+P = TypeVar("P", bound="Projector")
 
 
 class Projector(Operator):
@@ -300,7 +302,13 @@ class Projector(Operator):
 
     def view_norms(self, iterations: int = 3) -> Tensor:
         """An upper bound of |A_i| for every view, by the same quotients of A_i A_i': at most a few per cent above."""
-        return self.once(f"view norms {iterations}", lambda: self._view_norms(iterations)).clone()
+        return self.once(f"{NORMS} {iterations}", lambda: self._view_norms(iterations)).clone()
+
+    def _with_norms(self, part: P, numbers: NDArray[np.int64]) -> P:
+        """The operator of a part of the views, with the bounds that are known of them."""
+        norms = {name: value for name, value in self._known.items() if name.startswith(NORMS)}
+        part._known |= {name: value[torch.from_numpy(numbers)] for name, value in norms.items()}
+        return part
 
     def _view_norms(self, iterations: int) -> Tensor:
         u = torch.ones(self.views, self.detectors)
