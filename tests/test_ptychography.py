@@ -1,5 +1,7 @@
 """Ptychography: the operator between pixels, the object of a scan at few photons, files, and refusals."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -323,6 +325,23 @@ def test_few_photons_leave_a_likely_probe_near_where_it_was_and_many_move_it():
         assert float((at_end - moved).norm()) < 1e-2 * float(moved.norm())
     assert distance[1e6] == pytest.approx(0.2, rel=0.05)
     assert distance[1e2] < 0.6 * float(np.linalg.norm(probe_without_prior(1e2)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("factor", [1.0, 1.1, 0.85])
+def test_positions_of_another_pixel_size_are_told(factor):
+    _, probe, places, counts, _ = scan(1e5)
+    told = retrieved_warnings(counts, places * factor, probe)
+    assert told == [] if factor == 1 else (len(told) == 1 and "times as far apart" in told[0])
+    if told:
+        assert float(told[0].split()[2]) == pytest.approx(1 / factor, rel=0.04)
+
+
+def retrieved_warnings(counts, places, probe):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DataWarning)
+        retrieve(counts, positions=places, probe=probe, quantity="intensities", iterations=20)
+    return [str(each.message) for each in caught if each.category is DataWarning]
 
 
 def probe_without_prior(photons):

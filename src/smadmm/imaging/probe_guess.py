@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from smadmm.imaging.probe import fit_blocks, redescribed, scaled_probe
-from smadmm.imaging.ptychography_checks import constant_object, neighbours
 from smadmm.imaging.scan_fit import ScanFit, bright_noise, of_counts
+from smadmm.imaging.scan_parts import constant_object, neighbours
 from smadmm.imaging.scan_plan import DARK, ScanPlan
 from smadmm.losses.ptychography import PtychographyLoss
 from smadmm.running import Stop, run
@@ -33,20 +33,20 @@ def guessed_probe(loss: PtychographyLoss, known: bool) -> tuple[Tensor, int]:
     """The best of the guesses, and of the probe of `loss` if something is known of it; the sample gradients it took."""
     few, root = neighbours(loss), mean_amplitudes(loss)
     given: Tensor = loss.operator.probe
-    few_given = _with(few, given)
+    few_given = with_probe(few, given)
     _, (x, probe), _ = fit_blocks(few_given, constant_object(few_given), STEPS)
     noise = bright_noise(redescribed(few, probe, few.operator.positions), x)
 
     def tried(spreads: Iterable[float]) -> list[tuple[float, float, Tensor]]:
         guesses = ((spread, out_of_focus(root, spread)) for spread in spreads)
-        return [(unlikely(_with(few, guess), noise), spread, guess) for spread, guess in guesses]
+        return [(unlikely(with_probe(few, guess), noise), spread, guess) for spread, guess in guesses]
 
     found = tried([0.0, *SPREADS, *(-s for s in SPREADS)])
     spread = min(found, key=itemgetter(0))[1]
     found += tried(factor * spread for factor in FINER if spread)
     least, _, best = min(found, key=itemgetter(0))
     visits = few.n * (STEPS + TRIED * (len(found) + known))
-    return (given if known and unlikely(_with(few, given), noise) <= least else best), visits
+    return (given if known and unlikely(with_probe(few, given), noise) <= least else best), visits
 
 
 def unlikely(loss: PtychographyLoss, noise: float) -> float:
@@ -58,7 +58,8 @@ def unlikely(loss: PtychographyLoss, noise: float) -> float:
     return float(of_counts(loss, DARK * (2 * noise) ** 2).value(x, loss.full()))
 
 
-def _with(loss: PtychographyLoss, probe: Tensor) -> PtychographyLoss:
+def with_probe(loss: PtychographyLoss, probe: Tensor) -> PtychographyLoss:
+    """The scan with this probe, of the energy of the mean pattern."""
     return redescribed(loss, scaled_probe(probe, loss.amplitudes), loss.operator.positions)
 
 

@@ -59,7 +59,7 @@ def retrieve_scan(
     exact = None if truth is None else torch.from_numpy(np.asarray(truth).astype(np.complex64))
     result, loss, visits = plan.run(fitted, fit, prior, exact, given.operator.probe)
     found = result.x if plan.constraint is None else plan.constraint.prox(result.x, 1.0)
-    told += scan_doubts(given, fitted, fit.image, (plan.refine_probe, plan.refine_positions), quantity)
+    told += scan_doubts(given, fitted, fit, (plan.refine_probe, plan.refine_positions), quantity)
     for text in told:
         warnings.warn(text, DataWarning, stacklevel=3)
     row = _row(loss, replace(fit, sfo=fit.sfo + tried), result, visits) | {

@@ -9,7 +9,7 @@ can be made that has one; it is looked for where no pixel of the detector is dar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from smadmm.imaging.phase_checks import turned_signs
+from smadmm.imaging.position_scale import told_scale
 from smadmm.imaging.probe import fit_blocks, position_step, redescribed
+from smadmm.imaging.scan_fit import ScanFit
+from smadmm.imaging.scan_parts import constant_object, neighbours, placed
 from smadmm.losses.phase import NO_DATA
 from smadmm.losses.ptychography import PtychographyLoss
-from smadmm.operators.ptychography import Ptychography
 
 USUAL, BRIGHT, GROWTH = (0.7, 1.2), 2.0, 1.1  # times the mean amplitude; the misfit of bright pixels over usual ones
-TRIED, STEPS = 36, 40  # positions and steps with which other descriptions are tried
+STEPS = 40  # with which other descriptions are tried
 QUANTITY, BETTER, LITTLE, LESS = 0.6, 0.85, 0.93, 0.97  # of the misfit: what the right description leaves at most
 GROUND = 0.02  # of the mean intensity: a background
 NARROW = 0.1  # of the probe: positions closer than that are in another unit
@@ -53,21 +55,20 @@ def empty_patterns(amplitudes: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 
 def scan_doubts(
-    given: PtychographyLoss, loss: PtychographyLoss, x: Tensor, free: tuple[bool, bool], quantity: str
+    given: PtychographyLoss, loss: PtychographyLoss, fit: ScanFit, free: tuple[bool, bool], quantity: str
 ) -> list[str]:
-    """Why x, which is fitted to a scan as `given`, may be no image of the object; `free`: probe and positions."""
-    found = [*_narrow(loss), *_apart(loss), *turned_signs(torch.where(_lit(loss), x, 0))]
+    """Why the fit to a scan as `given` may be no image of the object; `free`: probe and positions."""
+    x = fit.image
+    found = [*_narrow(loss), *_apart(loss), *turned_signs(torch.where(fit.lit, x, 0))]
     if found:
         return found
-    grown = growth(loss, x) > GROWTH
-    few = neighbours(given)
-    others = list(_descriptions(few, free, quantity, grown))
-    own = _left(few, free) if others else 0.0
-    for name, other, refined, better in others:
-        left = _left(other, refined)
-        if left < better * own:
-            return [f"The object leaves {own:.0%} of the amplitudes unexplained, but {left:.0%} if {name}."]
-    found = [*_odd_patterns(loss, x)]
+    grown, few = growth(loss, x) > GROWTH, neighbours(given)
+    found = _better(few, free, _descriptions(few, free, quantity, grown))
+    if not (found or free[0] or fit.dim):
+        found = told_scale(given, fit.noise)
+    if grown and not found:
+        found = _better(few, free, _refinements(few, free))
+    found = found or [*_odd_patterns(loss, x)]
     if grown and not found:
         found.append(
             f"The object leaves {growth(loss, x):.1f} times as much unexplained at bright pixels as at others, and "
@@ -76,9 +77,17 @@ def scan_doubts(
     return found
 
 
-def _lit(loss: PtychographyLoss) -> Tensor:
-    light = loss.operator.light()
-    return light > 0.05 * light.max()
+Description = tuple[str, PtychographyLoss, tuple[bool, bool], float]  # what would be true, what is refined, the gain
+
+
+def _better(few: PtychographyLoss, free: tuple[bool, bool], others: Iterable[Description]) -> list[str]:
+    """The first description that explains some neighbouring patterns far better."""
+    own = None
+    for name, other, refined, better in others:
+        own, left = _left(few, free) if own is None else own, _left(other, refined)
+        if left < better * own:
+            return [f"The object leaves {own:.0%} of the amplitudes unexplained, but {left:.0%} if {name}."]
+    return []
 
 
 def _narrow(loss: PtychographyLoss) -> Iterator[str]:
@@ -119,18 +128,6 @@ def _odd_patterns(loss: PtychographyLoss, x: Tensor) -> Iterator[str]:
         )
 
 
-def neighbours(loss: PtychographyLoss) -> PtychographyLoss:
-    """The scan of the positions around the middle one."""
-    places = loss.operator.positions
-    far = np.linalg.norm(places - np.median(places, axis=0), axis=1)
-    chosen = np.sort(np.argsort(far, kind="stable")[:TRIED])
-    return _scan(loss.operator.probe, places[chosen], loss.amplitudes[torch.from_numpy(chosen)])
-
-
-def _scan(probe: Tensor, places: NDArray[np.float64], data: Tensor) -> PtychographyLoss:
-    return PtychographyLoss(Ptychography(probe, places - places.min(0)), data)
-
-
 def _left(loss: PtychographyLoss, free: tuple[bool, bool]) -> float:
     """What a fit leaves unexplained of the measured amplitudes, with probe and positions free or not."""
     x = constant_object(loss)
@@ -142,16 +139,9 @@ def _left(loss: PtychographyLoss, free: tuple[bool, bool]) -> float:
     return misfit(redescribed(loss, probe, loss.operator.positions), x, 0.0)
 
 
-def constant_object(loss: PtychographyLoss) -> Tensor:
-    """The constant with the energy of the patterns."""
-    operator, data = loss.operator, loss.amplitudes
-    ones, seen = torch.ones(operator.size, dtype=operator.dtype, device=operator.device), data >= 0
-    return ones * (data[seen].square().sum() / operator(ones).abs()[seen].square().sum()).sqrt()
-
-
 def _descriptions(
     loss: PtychographyLoss, free: tuple[bool, bool], quantity: str, all_of_them: bool
-) -> Iterator[tuple[str, PtychographyLoss, tuple[bool, bool], float]]:
+) -> Iterator[Description]:
     """Other descriptions of the same patterns: what would then be true, and what is refined."""
     probe, places, y = loss.operator.probe, loss.operator.positions, loss.amplitudes
     known, power = y >= 0, 0.5 if quantity == "amplitudes" else 2.0
@@ -173,17 +163,21 @@ def _descriptions(
         if all_of_them
         else ()
     ):
-        yield name, _scan(other, positions.copy(), y), free, BETTER
+        yield name, placed(other, positions.copy(), y), free, BETTER
     kind = "intensities" if quantity == "amplitudes" else "amplitudes"
     other_power = torch.where(known, y.clamp(min=0) ** power, NO_DATA)
     if all_of_them:
-        yield f"the patterns are {kind}", _scan(probe, places, other_power), free, QUANTITY
+        yield f"the patterns are {kind}", placed(probe, places, other_power), free, QUANTITY
     intensity = torch.where(known, y.square(), torch.nan).nanmean(0)
     ground = torch.nanquantile(intensity, 0.02)
     if ground > GROUND * intensity[intensity.isfinite()].mean():
         less = torch.where(known, (y.square() - ground).clamp(min=0).sqrt(), NO_DATA)
-        yield "a constant background is subtracted from the intensities", _scan(probe, places, less), free, LESS
-    if all_of_them and not free[0]:
+        yield "a constant background is subtracted from the intensities", placed(probe, places, less), free, LESS
+
+
+def _refinements(loss: PtychographyLoss, free: tuple[bool, bool]) -> Iterator[Description]:
+    """What the patterns may ask for that was not."""
+    if not free[0]:
         yield "the probe is found with the object (set refine_probe)", loss, (True, free[1]), BETTER
-    if all_of_them and not free[1]:
+    if not free[1]:
         yield "positions may move (set refine_positions)", loss, (free[0], True), LITTLE

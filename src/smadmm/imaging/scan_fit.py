@@ -15,7 +15,7 @@ from torch import Tensor
 
 from smadmm.imaging.phase import NATURAL
 from smadmm.imaging.probe import ENOUGH, fit_blocks, position_step, redescribed, scaled_probe
-from smadmm.imaging.ptychography_checks import constant_object
+from smadmm.imaging.scan_parts import constant_object
 from smadmm.losses.ptychography import PtychographyLoss
 
 FIT = 100  # steps of a fit at most

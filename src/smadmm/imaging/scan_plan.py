@@ -23,9 +23,9 @@ from smadmm.imaging.phase import NATURAL, Still
 from smadmm.imaging.pnp import pnp
 from smadmm.imaging.priors import ComplexProx, Prior, find_prior
 from smadmm.imaging.probe import LikelyProbe, likely_probe, position_step, probe_step, redescribed
-from smadmm.imaging.ptychography_checks import constant_object
 from smadmm.imaging.red import RED
 from smadmm.imaging.scan_fit import LIT, ScanFit, of_counts, residual_of, size_of
+from smadmm.imaging.scan_parts import constant_object
 from smadmm.losses.ptychography import PtychographyLoss
 from smadmm.problem import Prox, Step
 from smadmm.records import History
