@@ -11,8 +11,11 @@ from smadmm.imaging.probe_guess import unlikely, with_probe
 from smadmm.imaging.scan_parts import neighbours, placed
 from smadmm.losses.ptychography import PtychographyLoss
 
-FACTOR, MOST = 1.05, 8  # of positions in one step; steps at most
-CLEAR = 50.0  # how many times more likely, as a logarithm, before it is said
+FACTOR, LEAST, MOST = 1.05, 2, 8  # of positions in one step; steps that are said, and at most
+CLEAR, SHARE = (
+    50.0,
+    0.02,
+)  # how much more likely, as a logarithm, before it is said; at least so much of it
 
 
 def position_scale(loss: PtychographyLoss, noise: float) -> float | None:
@@ -30,16 +33,6 @@ def position_scale(loss: PtychographyLoss, noise: float) -> float | None:
         while best < MOST and (further := least(turn * (best + 1))) < there:
             best, there = best + 1, further
         if best:
-            return FACTOR ** (turn * best) if best < MOST and here - there > CLEAR else None
+            clear = here - there > max(CLEAR, SHARE * here)
+            return FACTOR ** (turn * best) if LEAST <= best < MOST and clear else None
     return None
-
-
-def told_scale(loss: PtychographyLoss, noise: float) -> list[str]:
-    """What to say of it."""
-    factor = position_scale(loss, noise)
-    if factor is None:
-        return []
-    return [
-        f"Positions about {factor:.2f} times as far apart make the patterns far more likely: check the size of the "
-        "object's pixels from which they were made (wavelength times distance over the width of the detector)."
-    ]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from smadmm.imaging.phase_checks import turned_signs
-from smadmm.imaging.position_scale import told_scale
+from smadmm.imaging.position_scale import position_scale
 from smadmm.imaging.probe import fit_blocks, position_step, redescribed
 from smadmm.imaging.scan_fit import ScanFit
 from smadmm.imaging.scan_parts import constant_object, neighbours, placed
@@ -64,8 +64,8 @@ def scan_doubts(
         return found
     grown, few = growth(loss, x) > GROWTH, neighbours(given)
     found = _better(few, free, _descriptions(few, free, quantity, grown))
-    if not (found or free[0] or fit.dim):
-        found = told_scale(given, fit.noise)
+    if not (found or any(free)):  # what is free takes it up
+        found = _scale(given, few, free, fit.noise)
     if grown and not found:
         found = _better(few, free, _refinements(few, free))
     found = found or [*_odd_patterns(loss, x)]
@@ -88,6 +88,20 @@ def _better(few: PtychographyLoss, free: tuple[bool, bool], others: Iterable[Des
         if left < better * own:
             return [f"The object leaves {own:.0%} of the amplitudes unexplained, but {left:.0%} if {name}."]
     return []
+
+
+def _scale(given: PtychographyLoss, few: PtychographyLoss, free: tuple[bool, bool], noise: float) -> list[str]:
+    """Positions of a wrong size of the pixel, unless what was not refined explains the patterns far better."""
+    factor = position_scale(given, noise)
+    if factor is None:
+        return []
+    left = _left(placed(few.operator.probe, few.operator.positions * factor, few.amplitudes), free)
+    if any(_left(other, refined) < better * left for _, other, refined, better in _refinements(few, free)):
+        return []
+    return [
+        f"Positions about {factor:.2f} times as far apart make the patterns far more likely: check the size of the "
+        "object's pixels from which they were made (wavelength times distance over the width of the detector)."
+    ]
 
 
 def _narrow(loss: PtychographyLoss) -> Iterator[str]:
