@@ -401,8 +401,8 @@ def read_diffraction(path: Path) -> None:
 
     if is_patterns(path):
         found = read_patterns(path)
-        np.asarray(found["patterns"][0])
-        np.asarray(found["masks"][0] if found["masks"] is not None else found["probe"])
+        for name in ("patterns", "masks", "probe"):
+            np.asarray(found.get(name))
 
 
 def read_ptypy(path: Path) -> None:

@@ -21,6 +21,7 @@ from smadmm.extras import needs
 from smadmm.io.scan import NUMBERS, Content, ScanError
 
 HEAP, SEARCHED = b"GCOL\1\0\0\0", 2**26  # a heap of texts of variable length; bytes of a file that are searched for it
+CHECKSUM = 4  # bytes
 HDF5 = (".h5", ".hdf5", ".hdf", ".he5", ".nxs", ".nx", ".nexus", ".cxi")
 
 
@@ -133,12 +134,17 @@ def check_readable(path: Path, name: str, dataset: Any) -> None:
     if not isinstance(dataset, h5py.Dataset):
         return
     creation = dataset.id.get_create_plist()
-    for number in range(creation.get_nfilters()):
-        code = creation.get_filter(number)[0]
+    filters = [creation.get_filter(number)[0] for number in range(creation.get_nfilters())]
+    for code in filters:
         if not h5py.h5z.filter_avail(code):
             needs("hdf5plugin", "formats", f"arrays compressed as {name} of {path}")
             reason = f"compresses {name} by the filter {code}, which hdf5plugin does not know"
             raise ScanError(path, reason, "write it anew by another, such as gzip")
+    if h5py.h5z.FILTER_FLETCHER32 in filters:
+        sizes: list[int] = []
+        dataset.id.chunk_iter(lambda chunk: sizes.append(chunk.size))
+        if min(sizes, default=CHECKSUM) < CHECKSUM:  # the HDF5 library would read before its memory
+            raise ScanError(path, f"is damaged: a part of {name} is smaller than its checksum", "copy or write it anew")
     if dataset.is_virtual:
         folder = Path(dataset.file.filename).parent
         parts = {source.file_name for source in dataset.virtual_sources()} - {"."}

@@ -86,7 +86,10 @@ def _content(path: Path, quantity: str | None) -> dict[str, Any]:
             with stored:
                 return read_scan_file(path, stored)
         items = {name: stored[name] for name in stored if within(h5py, stored, name, path.parent)}
-        return {name: value for name, value in items.items() if isinstance(value, h5py.Dataset)}
+        found = {name: value for name, value in items.items() if isinstance(value, h5py.Dataset)}
+        for dataset in found.values():
+            _ = dataset.dtype  # one that NumPy does not have is told here, not when the data are used
+        return found
 
 
 def _opened(path: Path, load: Any, **options: Any) -> Any:

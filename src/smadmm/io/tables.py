@@ -156,7 +156,7 @@ def _frame(pd: Any, path: Path) -> Any:
     except ImportError:
         raise
     except Exception as error:  # parsers of tables raise what they like
-        told = (str(error).splitlines() or [type(error).__name__])[0]
+        told = (str(error)[:1000].splitlines() or [type(error).__name__])[0]  # some hold the whole table
         cure = "check that it is complete and what its ending says"
         cure = "save it as UTF-8" if isinstance(error, UnicodeDecodeError) else cure
         raise ScanError(path, f"cannot be read as a {kind[1:]} table: {told!a:.200}", cure) from None
