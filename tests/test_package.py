@@ -17,8 +17,8 @@ SOURCE = Path(smadmm.__file__).parent
 # a room may import those above it; the longest name that fits a module is its room
 ORDER = ["arguments", "extras", "compilation", "bars", "workers", "io.files", "schedules", "sampling", "operators",
          "problem", "distributed", "xsteps", "ysteps", "estimators", "stepsize", "losses", "proxes", "solver",
-         "records", "certificate", "tuning", "theory", "checkpoint", "results", "signals", "guard", "running", "protocol",
-         "comparing", "denoisers", "imaging", "learn", "interop", "io", "report", "denoisers.training",
+         "records", "certificate", "tuning", "theory", "checkpoint", "results", "signals", "guard", "running",
+         "protocol", "comparing", "denoisers", "imaging", "learn", "interop", "io", "report", "denoisers.training",
          "cli", "paper"]  # fmt: skip
 
 
