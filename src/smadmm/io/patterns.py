@@ -88,7 +88,7 @@ def _content(path: Path, quantity: str | None) -> dict[str, Any]:
         items = {name: stored[name] for name in stored if within(h5py, stored, name, path.parent)}
         found = {name: value for name, value in items.items() if isinstance(value, h5py.Dataset)}
         for dataset in found.values():
-            _ = dataset.dtype  # one that NumPy does not have is told here, not when the data are used
+            h5py.h5t.py_create(dataset.dtype)  # types that cannot be read are told here, not when the data are used
         return found
 
 
