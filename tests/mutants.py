@@ -67,6 +67,7 @@ FILES = {  # below src/smadmm; where files move, this is all there is to change
     "rounds": "imaging/rounds.py",
     "stripes": "imaging/stripes.py",
     "survey": "imaging/survey.py",
+    "wrong rays": "imaging/wrong_rays.py",
     "inverse": "losses/inverse.py",
     "matlab": "io/matlab.py",
     "alignment": "imaging/alignment.py",

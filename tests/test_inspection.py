@@ -15,6 +15,7 @@ from smadmm.imaging.neighbours import filled, running_median
 from smadmm.imaging.noise_law import noise_law
 from smadmm.imaging.pnp import sinogram_noise
 from smadmm.operators import Radon
+from smadmm.paper.scan_defects_runs import OBJECT_CASES, measured
 from smadmm.paper.scan_objects import painted
 
 SIZE, VIEWS = 96, 90
@@ -293,6 +294,16 @@ def test_photon_noise_is_measured_over_the_value():
     assert look.weights is not None and look.noise == pytest.approx(2e3**-0.5, rel=0.25)
     thick = clean > 0.8 * clean.max()
     assert np.median(look.weights[thick]) == pytest.approx(np.exp(-np.median(clean[thick])), rel=0.35)
+
+
+@pytest.mark.slow
+def test_wrong_rays_at_edges_of_metal_are_found():
+    truth = painted("metal pins", 192, 4)
+    spoilt, angles = measured(truth, OBJECT_CASES["zingers"], 4)
+    right, _ = measured(truth, OBJECT_CASES["clean"], 4)
+    wrong = np.abs(spoilt - right) > 1e-3
+    np.testing.assert_array_equal(inspect(spoilt, angles).weights == 0, wrong)
+    assert inspect(right, angles).weights is None
 
 
 def test_what_is_left_of_stripes_is_no_noise():

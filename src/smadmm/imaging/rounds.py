@@ -17,7 +17,7 @@ from smadmm.imaging.findings import Finding, numbered
 from smadmm.imaging.rough_image import rough_image
 from smadmm.imaging.stripes import changed_half_way, stripes_of
 from smadmm.imaging.survey import Survey, axis_again
-from smadmm.imaging.wrong_rays import lost_views, outstanding, step_between, travel
+from smadmm.imaging.wrong_rays import lost_views, outstanding, step_between
 
 ROUNDS = 3
 SPARSE_VIEWS = 3.0  # degrees: with views further apart a wrong ray looks like a small object
@@ -52,7 +52,7 @@ def by_rounds(
             lost |= lost_views((e - columns.jump)[:, ~dead])
             weights[lost] = trusted[lost] = 0
         if "rays" not in off and step_between(survey.angles) < SPARSE_VIEWS:
-            out = outstanding(e - columns.jump, values, weights > 0, travel(survey.angles, values.shape[1]))
+            out = outstanding(e - columns.jump, values, weights > 0, survey.angles)
             weights[out] = trusted[out] = 0
             wrong += int(out.sum())
         gross = bool(dead.any() or lost.any() or wrong)
