@@ -12,7 +12,7 @@ from smadmm.imaging.probe import Joint, likely_probe, position_step, probe_step,
 from smadmm.imaging.probe_guess import guessed_probe
 from smadmm.imaging.ptychography import GUESSED
 from smadmm.imaging.result import DataWarning
-from smadmm.imaging.scan_fit import FIT, fit_scan
+from smadmm.imaging.scan_fit import FIT, ScanFit, fit_scan
 from smadmm.imaging.scan_plan import PROBE_STEPS, ROUND, scan_snr
 from smadmm.io.patterns import read_patterns
 from smadmm.io.phantoms import abdomen
@@ -349,3 +349,13 @@ def probe_without_prior(photons):
     truth, _, places, counts, operator = scan(photons)
     first = redescribed(PtychographyLoss(operator, torch.from_numpy(np.sqrt(counts))), 0.8 * operator.probe, places)
     return (probe_step(first, truth, 30) - first.operator.probe).numpy() / float(operator.probe.norm())
+
+
+def test_a_fit_that_is_noise_over_a_constant_is_no_start():
+    """The noise of a fit has no part in how far its object is from a constant."""
+    rng, light = np.random.default_rng(3), torch.full((SIZE, SIZE), 0.1)
+    level = 0.5 * (2 / (25 * 0.1)) ** 0.5
+    noise = torch.from_numpy(level * (rng.normal(size=(SIZE, SIZE)) + 1j * rng.normal(size=(SIZE, SIZE)))).cfloat()
+    turned = torch.polar(torch.ones(SIZE, SIZE), torch.from_numpy(rng.uniform(-3, 3, (SIZE, SIZE))).float())
+    fits = [ScanFit(x + noise, 0.5, 0.5, light, 25, 0) for x in (torch.ones(SIZE, SIZE), turned)]
+    assert [fit.dim for fit in fits] == [True, False]

@@ -16,6 +16,7 @@ from torch import Tensor
 from smadmm.imaging.phase import NATURAL
 from smadmm.imaging.probe import ENOUGH, fit_blocks, position_step, redescribed, scaled_probe
 from smadmm.imaging.scan_parts import constant_object
+from smadmm.losses.phase import SMALLEST
 from smadmm.losses.ptychography import PtychographyLoss
 
 FIT = 100  # steps of a fit at most
@@ -53,8 +54,10 @@ class ScanFit:
     @property
     def dim(self) -> bool:
         """Whether a constant is a better start: there is little light, and the object is not far from a constant."""
-        lit = self.image[self.lit]
-        far = float((lit - lit.mean()).norm() / lit.norm())
+        x, light = self.image[self.lit], self.light[self.lit]
+        noise = float((4 * self.noise**2 / (self.count * light)).sum())  # its share of the energy
+        away, energy = (float(part.abs().square().sum()) - noise for part in (x - x.mean(), x))
+        far = math.sqrt(max(away, 0.0) / max(energy, SMALLEST))
         return self.level > DIM * NATURAL[0][0] * self.extent and far < FAR
 
 
