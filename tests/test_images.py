@@ -129,6 +129,19 @@ def test_frames_of_one_file_are_slices(tmp_path, stored):
         dicom.derived(slices.series, 0, slices.series.hounsfield(0), "")
 
 
+def test_a_picture_that_declares_more_than_it_can_hold_is_refused_before_it_is_unpacked(tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+    Image.new("L", (12, 8)).save(tmp_path / "bomb.jpg")
+    data = bytearray((tmp_path / "bomb.jpg").read_bytes())
+    place = data.index(b"\xff\xc0") + 5
+    data[place : place + 4] = (8000).to_bytes(2, "big") + (9000).to_bytes(2, "big")
+    (tmp_path / "bomb.jpg").write_bytes(data)
+    with pytest.raises(ValueError, match=r"declares 9000 x 8000 pixels, more than \d+ bytes can hold"):
+        read_slices(tmp_path / "bomb.jpg")[0]
+    Image.new("1", (4000, 4000)).save(tmp_path / "black.png")
+    assert read_images([tmp_path / "black.png"])[0].pixels.shape == (4000, 4000)
+
+
 def test_what_is_not_a_gray_dicom_image_is_refused_in_one_sentence(tmp_path, stored):
     (tmp_path / "broken.dcm").write_bytes(b"x" * 500)
     with pytest.raises(ValueError, match=r"broken.dcm cannot be read as DICOM"):

@@ -7,6 +7,7 @@ sharp kernel (lung, bone, B50 and above) carry noise that looks like detail; tra
 from __future__ import annotations
 
 import logging
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from torch import Tensor
 from smadmm.arguments import ArgumentError
 from smadmm.extras import needs
 from smadmm.io import dicom
-from smadmm.io.limits import load_npy, load_npz
+from smadmm.io.limits import DEFLATED, load_npy, load_npz
 from smadmm.io.scan import ScanError, readable
 
 PICTURES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm"}
@@ -31,6 +32,7 @@ SLICES = {".npz", ".dcm"}
 SHARP_KERNEL = re.compile(r"LUNG|BONE|EDGE|B[5-9]\d", re.IGNORECASE)
 AIR, RANGE = -1000.0, 2500.0  # of the Hounsfield window
 LUMINANCE = (0.299, 0.587, 0.114)
+BITS = 8  # pixels that a byte can hold
 
 Array = NDArray[np.float32]
 
@@ -85,6 +87,9 @@ class _Raising(logging.Handler):
 def _pillow(path: Path) -> NDArray[Any]:
     Pillow = needs("PIL.Image", "imaging", "pictures")
     with Pillow.open(path) as picture:
+        if math.prod(picture.size) > BITS * DEFLATED * path.stat().st_size:
+            declared = " x ".join(map(str, picture.size))
+            raise ValueError(f"{path} declares {declared} pixels, more than {path.stat().st_size} bytes can hold")
         if picture.mode in ("P", "PA", "CMYK", "YCbCr", "LAB", "HSV"):
             return np.asarray(picture.convert("RGB"))
         values = np.asarray(picture)
