@@ -12,10 +12,8 @@ from smadmm.imaging.scan_parts import neighbours, placed
 from smadmm.losses.ptychography import PtychographyLoss
 
 FACTOR, LEAST, MOST = 1.05, 2, 8  # of positions in one step; steps that are said, and at most
-CLEAR, SHARE = (
-    50.0,
-    0.02,
-)  # how much more likely, as a logarithm, before it is said; at least so much of it
+CLEAR = 50.0  # how much more likely, as a logarithm, before it is said
+SHARE = 0.02  # of that logarithm, at the least
 
 
 def position_scale(loss: PtychographyLoss, noise: float) -> float | None:
