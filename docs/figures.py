@@ -154,6 +154,7 @@ KEYS = {
             "gains 5.default",
             "scaled 1.default",
             "scaled 5.default",
+            "offsets 1.5.default",
             "together.default",
             "together.hann",
             "together.tv",
