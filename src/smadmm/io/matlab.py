@@ -66,7 +66,7 @@ def read_matlab(path: Path) -> Content:
         content.values |= {n: v for n, v in whole.values.items() if not n.startswith(INTERNAL) and "MATLAB_" not in n}
         return content
     io = needs("scipy.io", "imaging", "MATLAB files")
-    if start.startswith(b"MATLAB"):  # version 4 has another form
+    if 0 not in start[:4]:  # scipy, too, takes a file for one of version 4, which has another form, by a zero there
         _check(path.read_bytes())
     _sort(content, "", io.loadmat(path, simplify_cells=True))
     return content
@@ -115,7 +115,10 @@ def _check_array(data: bytes, order: Any, depth: int) -> None:
         first, fields = (3, 1) if kind == CELL else (5, len(parts[4][1]) // max(length[0], 1) if len(parts) > 4 else 0)
         good = len(parts) == first + size * fields and all(code == MATRIX for code in codes[first:])
     else:
-        first, good = len(parts), MATRIX not in codes and len(parts) == (6 if kind == SPARSE else 4) + is_complex
+        first, good = (
+            len(parts),
+            not {MATRIX, COMPRESSED} & set(codes) and len(parts) == (6 if kind == SPARSE else 4) + is_complex,
+        )
     if not good:
         raise ValueError(f"has an array of the class {kind} with {len(parts)} parts, which cannot be")
     for _, content in parts[first:]:

@@ -155,7 +155,7 @@ def _sinogram(
             path, f"holds {stored.dtype} {shape}", "a sinogram has real numbers and 2 axes, a volume of them 3"
         )
     if given is None and span is None:
-        names = ", ".join(found.names[:8])
+        names = ", ".join(" ".join(name.split()) for name in found.names[:8])
         others = f", none of its arrays ({names}) is named {', '.join(ANGLE_KEYS)}" if len(found.names) > 1 else ""
         raise ScanError(path, f"has no angles{others}", NO_ANGLES)
     axes = _axes(path, found, None if given is None or found.frames is not None else len(given), asked)
