@@ -115,10 +115,8 @@ def _check_array(data: bytes, order: Any, depth: int) -> None:
         first, fields = (3, 1) if kind == CELL else (5, len(parts[4][1]) // max(length[0], 1) if len(parts) > 4 else 0)
         good = len(parts) == first + size * fields and all(code == MATRIX for code in codes[first:])
     else:
-        first, good = (
-            len(parts),
-            not {MATRIX, COMPRESSED} & set(codes) and len(parts) == (6 if kind == SPARSE else 4) + is_complex,
-        )
+        first, usual = len(parts), (6 if kind == SPARSE else 4) + is_complex
+        good = len(parts) == usual and not {MATRIX, COMPRESSED} & set(codes)
     if not good:
         raise ValueError(f"has an array of the class {kind} with {len(parts)} parts, which cannot be")
     for _, content in parts[first:]:
