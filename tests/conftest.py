@@ -1,9 +1,12 @@
+import os
 import signal
 from importlib.util import find_spec
 
 import pytest
 import torch
 
+# MKL's own memory manager was seen to loop for ever in a process that was forked after threads had computed
+os.environ.setdefault("MKL_DISABLE_FAST_MM", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 
 # files that cannot do without a library; where it is missing, as it is beside the core alone, they are left out

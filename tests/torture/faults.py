@@ -625,6 +625,7 @@ def preloaded() -> None:
         "LD_PRELOAD": str(target),
         "SMADMM_FAULTS": str(target.with_name("armed")),
         "OMP_NUM_THREADS": "1",
+        "MKL_DISABLE_FAST_MM": "1",  # tests/conftest.py says why
         "CUDA_VISIBLE_DEVICES": "",
     }
     os.execve(sys.executable, [sys.executable, *sys.argv], environment)
